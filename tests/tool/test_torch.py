@@ -11,7 +11,8 @@ SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
     os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAMS = [os.path.join(HERE, "torch_%s.py" % name) for name in ("ranks", "serving", "hooks")]
+PROGRAMS = [os.path.join(HERE, "torch_%s.py" % name) 
+            for name in ("ranks", "serving", "training", "hooks")]
 EXAMPLES = os.path.join(SOURCE, "examples", "python")
 
 

@@ -1,11 +1,14 @@
 """The ranks of test_torch.py for what serving takes: products of 8 bits, experts, attention.  As
 torch_ranks.py."""
+import functools
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
 
+import imbrex
 import imbrex.torch as it
-from torch_ranks import DEVICE, RANK, SIZE, each, leaf, main, mine, near, whole
+from torch_ranks import DEVICE, RANK, SIZE, each, main, mine, near, whole
 
 ops, E4M3 = torch.ops.imbrex, torch.float8_e4m3fn
 
@@ -112,7 +115,7 @@ def check_ag_moe():
 
 def check_moe_rs():
     m = TOKENS + 1
-    a, (ids, weights), bias = whole(1, m, K), choices(m), whole(9, K)
+    a, (ids, weights), bias, residual = whole(1, m, K), choices(m), whole(9, K), whole(8, m, K)
     for is_whole in False, True:
         for replicate in False, True:
             up = torch.stack([whole(20 + e, K, N) for e in range(EXPERTS)])
@@ -122,15 +125,52 @@ def check_moe_rs():
             given = (lambda tensor: tensor) if replicate else mine
             c, routing = it.ag_moe(given(a), part(up), given(ids), given(weights), whole=is_whole,
                                    experts=EXPERTS, replicate=replicate, m=None if replicate else m)
-            y = it.moe_rs(torch.relu(c), part(down[RANK]), routing, bias)
+            y = it.moe_rs(torch.relu(c), part(down[RANK]), routing, bias, given(residual))
             hidden = torch.relu(of_pairs(a, ids, up))
             pairs_ids = torch.where(ids.flatten() < 0, 0, ids.flatten())
             want = 0
             for rank in range(1 if is_whole else SIZE):
                 pairs = torch.einsum("pn,pnk->pk", hidden, down[rank][pairs_ids])
                 want = want + (pairs.view(m, TOP_K, K) * weights[..., None]).sum(1)
-            near(y, given(want + bias), "moe_rs, whole %s, replicate %s" % (is_whole, replicate),
-                 1e-4)
+            near(y, given(want + bias + residual),
+                 "moe_rs, whole %s, replicate %s" % (is_whole, replicate), 1e-4)
+
+
+def check_scaled_moe():
+    """On GPUs it is refused."""
+    n, k = 136, 272
+    ids, weights = choices(TOKENS)
+    residual = whole(7, TOKENS, n)
+    up, down = (whole(seed + RANK, EXPERTS, n, k).to(E4M3).transpose(1, 2) for seed in (20, 40))
+    for scaling in "row", "block":
+        blocks = -(-n // 128), -(-k // 128)
+        s = whole(3, TOKENS, 1 if scaling == "row" else blocks[1]).abs() + 0.5
+        t = whole(4, EXPERTS, *((1, n) if scaling == "row" else blocks[::-1])).abs() + 0.5
+        a = whole(1, TOKENS, k).to(E4M3)
+        wide_s = s if scaling == "row" else s.repeat_interleave(128, 1)[:, :k]
+        wide_t = t if scaling == "row" else \
+            t.repeat_interleave(128, 1)[:, :k].repeat_interleave(128, 2)[:, :, :n]
+        want = of_pairs(a.double() * wide_s, ids, up.double() * wide_t)
+        call = functools.partial(it.ag_scaled_moe, mine(a), up, mine(s), t, mine(ids),
+                                 mine(weights), out_dtype=torch.float32, m=TOKENS)
+        if DEVICE != "cpu":
+            refused(call, imbrex.Error, "")
+            continue
+        c, routing = call()
+        rows = routing.pair_row.long()
+        near(c[rows[rows >= 0]].double(), want[rows >= 0], "ag_scaled_moe " + scaling, 1e-3)
+        pairs = routing.row_pair.clamp(min=0).long()
+        of_rows = a.view(torch.uint8)[pairs // TOP_K].view(E4M3)
+        y = it.scaled_moe_rs(of_rows, down, s[pairs // TOP_K], t, routing,
+                             residual=mine(residual), out_dtype=torch.float32)
+        total = everywhere(of_pairs(a.double() * wide_s, ids, down.double() * wide_t))
+        total = (total.view(TOKENS, TOP_K, n) * weights[..., None]).sum(1)
+        near(y.double(), mine(total + residual), "scaled_moe_rs " + scaling, 1e-3)
+    a, u = a.contiguous(), whole(1, EXPERTS, 1, 1)
+    for given, words in (((a, up.contiguous(), s, t), "k inside"), ((a, up, s, u), "scale_b has"),
+                         ((a.float(), up, s, t), "a is torch.float32"),
+                         ((a, up, s.double(), t), "scale_a is torch.float64")):
+        refused(lambda: it.ag_scaled_moe(*given, ids), ValueError, words)
 
 
 def a_checkpoint(hidden, width, mixtral):
@@ -186,7 +226,6 @@ def check_parallel_moe():
             near(y.double(), want, "ParallelMoE, whole %s" % is_whole, 1e-3)
             traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
             assert torch.equal(traced(mine(x), m=m), y)
-    refused(lambda: layer(leaf(mine(x)), m=m), NotImplementedError, "x requires one")
     refused(lambda: layer.load({}, "layer."), KeyError, "there is no layer.gate.weight")
     refused(lambda: it.ParallelMoE(8, 8 * SIZE, 2, 3), ValueError, "top_k is 3")
 
@@ -198,8 +237,6 @@ def check_moe_errors():
     refused(lambda: it.ag_moe(a, b, ids[1:]), ValueError, "the experts of a's rows")
     refused(lambda: it.ag_moe(a, b, ids, weights[:, 1:]), ValueError, "as ids")
     refused(lambda: it.ag_moe(a, b.double(), ids), ValueError, "want a's dtype")
-    c = it.ag_moe(leaf(a), b, ids)[0]
-    refused(lambda: c.sum().backward(), NotImplementedError, "imbrex::ag_moe has no gradient")
     refused(lambda: it.dispatch(a, ids, experts=EXPERTS, rank_tokens=1), ValueError,
             "at most rank_tokens=1 rows")
 
@@ -319,8 +356,8 @@ def arguments():
     yield ops.ag_moe, (mine(x), up, mine(ids), mine(weights), EXPERTS, False, 1, None, True, False,
                        m, name)
     c, routing = it.ag_moe(mine(x), up, mine(ids), mine(weights), align=1, m=m)
-    yield ops.moe_rs, (c, down, list(routing.tensors), None, EXPERTS, TOP_K, False, 1, False, m,
-                       name)
+    yield ops.moe_rs, (c, down, list(routing.tensors), None, None, EXPERTS, TOP_K, False, 1, False,
+                       m, name)
     yield ops.dispatch, (x, ids, weights, EXPERTS, m, 1, 0, None, False, name)
     c, _, routing = it.dispatch(x, ids, weights, experts=EXPERTS, align=1)
     yield ops.combine, (c, list(routing.tensors), None, m, EXPERTS, m, TOP_K, 1, 0, name)

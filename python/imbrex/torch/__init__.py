@@ -20,15 +20,16 @@ impossible in a CUDA graph's capture: call once before.  Of each group the lates
 Gradients are those of one program over all ranks.  What every rank has alike, such as the result of
 mm_ar, must have a gradient that is alike.  The same inputs give gradients of the same bits.
 """
-from ._calls import (Routing, ag_mm, ag_moe, ag_moe_gathered, ag_scaled_mm, all_gather, all_reduce,
-                     all_reduce_rms, combine, dispatch, flash_decode, merge_states, mm_ar, mm_rs,
-                     moe_rs, reduce_scatter, scaled_mm_ar, scaled_mm_rs)
+from ._calls import (Routing, ag_mm, ag_moe, ag_moe_gathered, ag_scaled_mm, ag_scaled_moe,
+                     all_gather, all_reduce, all_reduce_rms, combine, dispatch, flash_decode,
+                     merge_states, mm_ar, mm_rs, moe_rs, reduce_scatter, scaled_mm_ar, scaled_mm_rs,
+                     scaled_moe_rs)
 from ._ranks import group, keep_plans
 from .nn import ColumnParallelLinear, ParallelMLP, ParallelMoE, RowParallelLinear
 from .symm_mem import replace_symm_mem
 
 __all__ = ["ColumnParallelLinear", "ParallelMLP", "ParallelMoE", "Routing", "RowParallelLinear",
-           "ag_mm", "ag_moe", "ag_moe_gathered", "ag_scaled_mm", "all_gather", "all_reduce",
-           "all_reduce_rms", "combine", "dispatch", "flash_decode", "group", "keep_plans",
-           "merge_states", "mm_ar", "mm_rs", "moe_rs", "reduce_scatter", "replace_symm_mem",
-           "scaled_mm_ar", "scaled_mm_rs"]
+           "ag_mm", "ag_moe", "ag_moe_gathered", "ag_scaled_mm", "ag_scaled_moe", "all_gather",
+           "all_reduce", "all_reduce_rms", "combine", "dispatch", "flash_decode", "group",
+           "keep_plans", "merge_states", "mm_ar", "mm_rs", "moe_rs", "reduce_scatter",
+           "replace_symm_mem", "scaled_mm_ar", "scaled_mm_rs", "scaled_moe_rs"]

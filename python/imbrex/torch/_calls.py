@@ -4,7 +4,8 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import _decode, _experts, _operators, _scaled  # noqa: F401: they define torch.ops.imbrex
+from . import (_decode, _experts, _experts_back, _experts_scaled,  # noqa: F401: they define
+               _operators, _scaled)  # torch.ops.imbrex
 from ._ranks import GroupOrName, name_of, size_of
 
 
@@ -145,7 +146,7 @@ class Routing(NamedTuple):
 def ag_moe(a: Tensor, b: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *,
            whole: bool = False, experts: Optional[int] = None, align: int = 16,
            rows: Optional[int] = None, replicate: bool = False, m: Optional[int] = None,
-           group: GroupOrName = None) -> Tuple[Tensor, Routing]:
+           keep_gathered: bool = True, group: GroupOrName = None) -> Tuple[Tensor, Routing]:
     """(c, routing): c[capacity, n] = of all ranks' tokens a[tokens, k], each times the experts
     that it chose, rows by expert.
 
@@ -155,9 +156,10 @@ def ag_moe(a: Tensor, b: Tensor, ids: Tensor, weights: Optional[Tensor] = None, 
     every one.  experts: of all ranks; None: as many on each as b has.  An expert's rows begin at
     multiples of align, and what is between is not written; routing says where they are.  rows: the
     capacity; more fail the group; None: what the worst ids need.  replicate: a, ids and weights are
-    of all tokens and alike on all ranks.  m: tokens of all ranks; None: size * those of a.  No
-    gradient."""
-    return _ag_moe(a, b, ids, weights, whole, experts, align, rows, False, replicate, m, group)[:2]
+    of all tokens and alike on all ranks.  m: tokens of all ranks; None: size * those of a.
+    keep_gathered: as of ag_mm."""
+    keep = keep_gathered and torch.is_grad_enabled() and b.requires_grad and not replicate
+    return _ag_moe(a, b, ids, weights, whole, experts, align, rows, keep, replicate, m, group)[:2]
 
 
 def ag_moe_gathered(a: Tensor, b: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *,
@@ -171,28 +173,67 @@ def ag_moe_gathered(a: Tensor, b: Tensor, ids: Tensor, weights: Optional[Tensor]
 
 def _ag_moe(a, b, ids, weights, whole, experts, align, rows, keep, replicate, m, group):
     name = name_of(group)
-    if experts is None:
-        experts = b.shape[0] * (size_of(name) if whole else 1)
+    experts = _experts_of(b, whole, experts, name)
     c, gathered, *made = torch.ops.imbrex.ag_moe(a, b, ids, weights, experts, whole, align, rows,
                                                  keep, replicate, m, name)
+    return c, _routing_of(made, ids, experts, whole, align, replicate), gathered
+
+
+def _experts_of(b, whole, experts, name):
+    return b.shape[0] * (size_of(name) if whole else 1) if experts is None else experts
+
+
+def _routing_of(made, ids, experts, whole, align, replicate):
     tensors: _Six = tuple(made)  # type: ignore[assignment]
     top_k = ids.shape[1]
-    tokens = tensors[3].shape[0] // top_k
-    return c, Routing(*tensors, experts=experts, top_k=top_k, whole=whole, align=align,
-                      replicate=replicate, tokens=tokens, rank_tokens=0,
-                      expert_capacity=0), gathered
+    return Routing(*tensors, experts=experts, top_k=top_k, whole=whole, align=align,
+                   replicate=replicate, tokens=tensors[3].shape[0] // top_k, rank_tokens=0,
+                   expert_capacity=0)
 
 
-def moe_rs(a: Tensor, b: Tensor, routing: Routing, bias: Optional[Tensor] = None, *,
-           group: GroupOrName = None) -> Tensor:
+def moe_rs(a: Tensor, b: Tensor, routing: Routing, bias: Optional[Tensor] = None,
+           residual: Optional[Tensor] = None, *, group: GroupOrName = None) -> Tensor:
     """[tokens, n]: for this rank's tokens the sum over ranks and chosen experts of weight * a[row]
-    times b[expert], + bias[n].
+    times b[expert], + bias[n] + residual[tokens, n].
 
     a[capacity, k]: rows as ag_moe's c has them; b[experts here, k, n]; routing: of that ag_moe.
-    Where that had replicate=True all ranks get all tokens.  No gradient."""
-    return torch.ops.imbrex.moe_rs(a, b, list(routing[:6]), bias, routing.experts, routing.top_k,
-                                   routing.whole, routing.align, routing.replicate, routing.tokens,
-                                   name_of(group))
+    Where that had replicate=True all ranks get all tokens."""
+    return torch.ops.imbrex.moe_rs(a, b, list(routing[:6]), bias, residual, routing.experts,
+                                   routing.top_k, routing.whole, routing.align, routing.replicate,
+                                   routing.tokens, name_of(group))
+
+
+def ag_scaled_moe(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, ids: Tensor,
+                  weights: Optional[Tensor] = None, *, out_dtype: torch.dtype = torch.bfloat16,
+                  whole: bool = False, experts: Optional[int] = None, align: int = 16,
+                  rows: Optional[int] = None, replicate: bool = False, m: Optional[int] = None,
+                  group: GroupOrName = None) -> Tuple[Tensor, Routing]:
+    """(c, routing): as ag_moe, of 8 bits, on CPU tensors alone.
+
+    a: float8_e4m3fn or float8_e5m2; b: float8_e4m3fn, given as .transpose(1, 2) of weights
+    [experts here, n, k], k a multiple of 16.  c: of out_dtype.  Scales, float32:
+
+        a row, a column      [tokens, 1] or [tokens]     [experts here, 1, n] or [experts here, n]
+        128 of k; 128 x 128  [tokens, k/128]             [experts here, k/128, n/128], rounded up
+
+    scale_a is of this rank's tokens and travels with them.  No gradient."""
+    name = name_of(group)
+    experts = _experts_of(b, whole, experts, name)
+    c, *made = torch.ops.imbrex.ag_scaled_moe(a, b, scale_a, scale_b, ids, weights, out_dtype,
+                                              experts, whole, align, rows, replicate, m, name)
+    return c, _routing_of(made, ids, experts, whole, align, replicate)
+
+
+def scaled_moe_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, routing: Routing,
+                  bias: Optional[Tensor] = None, residual: Optional[Tensor] = None, *,
+                  out_dtype: torch.dtype = torch.bfloat16, group: GroupOrName = None) -> Tensor:
+    """[tokens, n] of out_dtype: as moe_rs, of 8 bits, on CPU tensors alone.  Operands as of
+    ag_scaled_moe, with scale_a of capacity rows; routing: of ag_moe or ag_scaled_moe; bias and
+    residual: of out_dtype.  No gradient."""
+    return torch.ops.imbrex.scaled_moe_rs(
+        a, b, scale_a, scale_b, list(routing[:6]), bias, residual, out_dtype, routing.experts,
+        routing.top_k, routing.whole, routing.align, routing.replicate, routing.tokens,
+        name_of(group))
 
 
 def dispatch(a: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *, experts: int,
@@ -206,7 +247,7 @@ def dispatch(a: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *, expert
     rank_tokens: the most of any rank, alike on all; None: as many as a has, on all.
     expert_capacity: rows of each expert, which begin at its multiples; 0: they begin at multiples
     of align.  rows: as of ag_moe.  e4m3: c is float8_e4m3fn, times scales[capacity, n/128 rounded
-    up]; else scales is None.  No gradient."""
+    up], and has no gradient; else scales is None."""
     if rank_tokens is None:
         rank_tokens = a.shape[0]
     c, scales, *made = torch.ops.imbrex.dispatch(a, ids, weights, experts, rank_tokens, align,
@@ -223,7 +264,7 @@ def combine(a: Tensor, routing: Routing, residual: Optional[Tensor] = None, *,
     """[tokens, n]: for each token of this rank the sum over its experts of weight * a[row],
     + residual[tokens, n].
 
-    a[capacity, n]: rows as dispatch's c has them; routing: of that dispatch.  No gradient."""
+    a[capacity, n]: rows as dispatch's c has them; routing: of that dispatch."""
     return torch.ops.imbrex.combine(a, list(routing[:6]), residual, routing.tokens, routing.experts,
                                     routing.rank_tokens, routing.top_k, routing.align,
                                     routing.expert_capacity, name_of(group))

@@ -6,7 +6,7 @@ import torch
 from ._again import Calls, key_of
 from ._ranks import ranks_of, refuse, share, size_of
 
-_library = torch.library.Library("imbrex", "DEF")
+library = torch.library.Library("imbrex", "DEF")
 
 
 class Call:
@@ -47,17 +47,17 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
             if again:
                 calls.note(key, arguments, results, call)
             return results
-        _library.define(schema)
+        library.define(schema)
         for key in "CPU", "CUDA":
-            _library.impl(name, run, key)
-        torch.library.register_fake("imbrex::" + name, shapes, lib=_library)
+            library.impl(name, run, key)
+        torch.library.register_fake("imbrex::" + name, shapes, lib=library)
         return prepare
     return defined
 
 
 def differentiate(name, keep, backward):
     """keep(ctx, inputs, output), backward(ctx, *grads): as torch.library.register_autograd."""
-    torch.library.register_autograd("imbrex::" + name, backward, setup_context=keep, lib=_library)
+    torch.library.register_autograd("imbrex::" + name, backward, setup_context=keep, lib=library)
 
 
 def forward_only(name):
@@ -66,6 +66,11 @@ def forward_only(name):
         raise NotImplementedError("imbrex::%s has no gradient: call it under torch.no_grad(), or "
                                   "detach() what it is given" % name)
     differentiate(name, lambda ctx, inputs, output: None, backward)
+
+
+def wanted(ctx, index, make):
+    """A gradient of an operator's backward, where somebody wants it; else None."""
+    return make() if ctx.needs_input_grad[index] else None
 
 
 def given(**tensors):

@@ -1,14 +1,14 @@
 """Experts as torch.ops.imbrex: their products, and tokens to their ranks and back."""
 import torch
 
-from ._define import Call, all_rows, define, forward_only, given, matrix, need
+from ._define import Call, all_rows, define, given, matrix, need
 from ._ranks import named, room, share, size_of
 
-_ROUTING = "expert_begin", "expert_rows", "row_pair", "pair_row", "pair_expert", "weights"
-_TENSORS = ", ".join(["Tensor"] * len(_ROUTING))
+ROUTING = "expert_begin", "expert_rows", "row_pair", "pair_row", "pair_expert", "weights"
+TENSORS = ", ".join(["Tensor"] * len(ROUTING))
 
 
-def _plan_tokens(m):
+def plan_tokens(m):
     """Tokens that a plan is made for: at most an eighth more than m, since as many rows of room
     follow from it.  One that is traced becomes a constant."""
     m = int(m)
@@ -27,7 +27,7 @@ def _stacked(a, b, here):
     return b.contiguous(), "kn"
 
 
-def _here(experts, whole, name):
+def here_of(experts, whole, name):
     return share(experts, name) if whole else experts
 
 
@@ -43,7 +43,7 @@ def _empty_routing(like, here, rows, pairs):
             like.new_empty(pairs, **ints), like.new_empty(pairs, dtype=torch.float32))
 
 
-def _choices(a, ids, weights):
+def choices_of(a, ids, weights):
     """ids and weights as the library takes them."""
     need(ids.dim() == 2 and ids.shape[0] == a.shape[0], "ids", ids,
          "[%d, top_k], the experts of a's rows" % a.shape[0])
@@ -55,50 +55,52 @@ def _choices(a, ids, weights):
 
 # ---- products of experts -------------------------------------------------------------------------
 
-def _shapes_ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m, group):
+def shapes_ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m, group):
     m = a.shape[0] if replicate else all_rows(a, m, group)
     if rows is None:
-        rows = _plan_tokens(m) * ids.shape[1] + _most_here(experts, whole, group) * (align - 1)
+        rows = plan_tokens(m) * ids.shape[1] + _most_here(experts, whole, group) * (align - 1)
     return (a.new_empty(rows, b.shape[2]), a.new_empty(m if keep else 0, a.shape[1]),
-            *_empty_routing(a, _here(experts, whole, group), rows, m * ids.shape[1]))
+            *_empty_routing(a, here_of(experts, whole, group), rows, m * ids.shape[1]))
 
 
 @define("ag_moe(Tensor a, Tensor b, Tensor ids, Tensor? weights, int experts, bool whole, "
         "int align, SymInt? rows, bool keep, bool replicate, SymInt? m, str group) "
-        "-> (Tensor, Tensor, " + _TENSORS + ")", _shapes_ag_moe, again=False)
+        "-> (Tensor, Tensor, " + TENSORS + ")", shapes_ag_moe, again=False)
 def _ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m, group):
     matrix("a", a)
-    lies, layout = _stacked(a, b, _here(experts, whole, group))
-    choices = _choices(a, ids, weights)
-    results = _shapes_ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m,
+    lies, layout = _stacked(a, b, here_of(experts, whole, group))
+    choices = choices_of(a, ids, weights)
+    results = shapes_ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m,
                              group)
     c, gathered, *routing = results
     m, top_k = routing[3].shape[0] // ids.shape[1], ids.shape[1]
     if m == 0:  # nothing runs
         routing[2].fill_(-1)
-    operands = {**given(a=a), **choices, "b": lies, "c": c, "routing": dict(zip(_ROUTING, routing))}
+    operands = {**given(a=a), **choices, "b": lies, "c": c, "routing": dict(zip(ROUTING, routing))}
     if keep:
         operands["gathered"] = gathered
-    return results, Call("ag_moe", a, m, operands, most=_plan_tokens(m), n=b.shape[2],
+    return results, Call("ag_moe", a, m, operands, most=plan_tokens(m), n=b.shape[2],
                          k=a.shape[1], experts=experts, top_k=top_k, parallel=int(whole),
                          align=align, rows=c.shape[0], dtype=a.dtype, layout=layout,
                          replicate=int(replicate))
 
 
-def _shapes_moe_rs(a, b, routing, bias, experts, top_k, whole, align, replicate, m, group):
+def shapes_moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replicate, m,
+                   group):
     return a.new_empty(m if replicate else share(m, group), b.shape[2])
 
 
-@define("moe_rs(Tensor a, Tensor b, Tensor[] routing, Tensor? bias, int experts, int top_k, "
-        "bool whole, int align, bool replicate, SymInt m, str group) -> Tensor", _shapes_moe_rs,
-        again=False)
-def _moe_rs(a, b, routing, bias, experts, top_k, whole, align, replicate, m, group):
+@define("moe_rs(Tensor a, Tensor b, Tensor[] routing, Tensor? bias, Tensor? residual, int experts, "
+        "int top_k, bool whole, int align, bool replicate, SymInt m, str group) -> Tensor",
+        shapes_moe_rs, again=False)
+def _moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replicate, m, group):
     matrix("a", a, "capacity")
-    lies, layout = _stacked(a, b, _here(experts, whole, group))
-    c = _shapes_moe_rs(a, b, routing, bias, experts, top_k, whole, align, replicate, m, group)
-    operands = {**given(a=a, bias=bias), "b": lies, "c": c,
-                "routing": {name: tensor.contiguous() for name, tensor in zip(_ROUTING, routing)}}
-    return c, Call("moe_rs", a, m, operands, most=_plan_tokens(m), n=b.shape[2], k=a.shape[1],
+    lies, layout = _stacked(a, b, here_of(experts, whole, group))
+    c = shapes_moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replicate, m,
+                       group)
+    operands = {**given(a=a, bias=bias, residual=residual), "b": lies, "c": c,
+                "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}
+    return c, Call("moe_rs", a, m, operands, most=plan_tokens(m), n=b.shape[2], k=a.shape[1],
                    experts=experts, top_k=top_k, parallel=int(whole), align=align, rows=a.shape[0],
                    dtype=a.dtype, layout=layout, replicate=int(replicate))
 
@@ -127,15 +129,15 @@ def _shapes_dispatch(a, ids, weights, experts, rank_tokens, align, expert_capaci
 
 @define("dispatch(Tensor a, Tensor ids, Tensor? weights, int experts, SymInt rank_tokens, "
         "int align, int expert_capacity, SymInt? rows, bool e4m3, str group) "
-        "-> (Tensor, Tensor, " + _TENSORS + ")", _shapes_dispatch, again=False)
+        "-> (Tensor, Tensor, " + TENSORS + ")", _shapes_dispatch, again=False)
 def _dispatch(a, ids, weights, experts, rank_tokens, align, expert_capacity, rows, e4m3, group):
     matrix("a", a, "own", "n")
     need(a.shape[0] <= rank_tokens, "a", a, "at most rank_tokens=%d rows" % rank_tokens)
-    choices = _choices(a, ids, weights)
+    choices = choices_of(a, ids, weights)
     results = _shapes_dispatch(a, ids, weights, experts, rank_tokens, align, expert_capacity, rows,
                                e4m3, group)
     c, scales, *routing = results
-    operands = {**given(a=a), **choices, "c": c, "routing": dict(zip(_ROUTING, routing))}
+    operands = {**given(a=a), **choices, "c": c, "routing": dict(zip(ROUTING, routing))}
     if e4m3:
         operands["scale_c"] = scales
     return results, Call("dispatch", a, a.shape[0], operands, most=rank_tokens, n=a.shape[1],
@@ -157,10 +159,6 @@ def _combine(a, routing, residual, own, experts, rank_tokens, top_k, align, expe
     c = _shapes_combine(a, routing, residual, own, experts, rank_tokens, top_k, align,
                         expert_capacity, group)
     operands = {**given(a=a, residual=residual), "c": c,
-                "routing": {name: tensor.contiguous() for name, tensor in zip(_ROUTING, routing)}}
+                "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}
     return c, Call("combine", a, own, operands, most=rank_tokens, n=a.shape[1], dtype=a.dtype,
                    **_sizes(experts, top_k, align, expert_capacity, a.shape[0]))
-
-
-for _name in "ag_moe", "moe_rs", "dispatch", "combine":
-    forward_only(_name)

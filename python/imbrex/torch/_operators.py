@@ -1,7 +1,7 @@
 """The dense operators of torch.ops.imbrex: what they compute, their shapes and their gradients."""
 import torch
 
-from ._define import Call, all_rows, define, differentiate, factor, given, matrix
+from ._define import Call, all_rows, define, differentiate, factor, given, matrix, wanted
 from ._ranks import share
 
 
@@ -104,10 +104,6 @@ def _mm_ar(a, b, bias, group):
 
 # ---- their gradients -----------------------------------------------------------------------------
 
-def _wanted(ctx, index, make):
-    return make() if ctx.needs_input_grad[index] else None
-
-
 def _keep_group(ctx, inputs, output):
     ctx.group = inputs[-1]
 
@@ -125,8 +121,8 @@ def _back_reduce_scatter(ctx, grad):
 
 
 def _back_all_reduce(ctx, grad):
-    return (grad, _wanted(ctx, 1, lambda: grad.flatten(0, -2).sum(0)),
-            _wanted(ctx, 2, lambda: grad), None)
+    return (grad, wanted(ctx, 1, lambda: grad.flatten(0, -2).sum(0)),
+            wanted(ctx, 2, lambda: grad), None)
 
 
 def _keep_all_reduce_rms(ctx, inputs, output):
@@ -141,9 +137,9 @@ def _back_all_reduce_rms(ctx, grad, grad_h):
     scaled = over * (gamma.float() + ctx.gamma_offset)
     back = inverse * (scaled - x * inverse.square() * (scaled * x).mean(-1, keepdim=True))
     back = (back + grad_h.float()).to(h.dtype)
-    return (back, _wanted(ctx, 1, lambda: back),
-            _wanted(ctx, 2, lambda: (over * x * inverse).flatten(0, -2).sum(0).to(gamma.dtype)),
-            None, None, _wanted(ctx, 5, lambda: back.flatten(0, -2).sum(0)), None)
+    return (back, wanted(ctx, 1, lambda: back),
+            wanted(ctx, 2, lambda: (over * x * inverse).flatten(0, -2).sum(0).to(gamma.dtype)),
+            None, None, wanted(ctx, 5, lambda: back.flatten(0, -2).sum(0)), None)
 
 
 def _keep_ag_mm(ctx, inputs, output):
@@ -157,8 +153,8 @@ def _back_ag_mm(ctx, grad, _):
     def of_b():
         all_rows = a if ctx.keep else torch.ops.imbrex.all_gather(a, ctx.m, ctx.group)
         return all_rows.t() @ grad
-    return (_wanted(ctx, 0, lambda: torch.ops.imbrex.mm_rs(grad, b.t(), None, ctx.group)),
-            _wanted(ctx, 1, of_b), _wanted(ctx, 2, lambda: grad.sum(0)), None, None, None)
+    return (wanted(ctx, 0, lambda: torch.ops.imbrex.mm_rs(grad, b.t(), None, ctx.group)),
+            wanted(ctx, 1, of_b), wanted(ctx, 2, lambda: grad.sum(0)), None, None, None)
 
 
 def _keep_factors(ctx, inputs, output):
@@ -171,13 +167,13 @@ def _back_mm_rs(ctx, grad):
     # The rows that the one product gathers are a factor of the other.
     back, rows = torch.ops.imbrex.ag_mm(grad, b.t(), None, any(ctx.needs_input_grad[1:3]),
                                         a.shape[0], ctx.group)
-    return (back, _wanted(ctx, 1, lambda: a.t() @ rows), _wanted(ctx, 2, lambda: rows.sum(0)), None)
+    return (back, wanted(ctx, 1, lambda: a.t() @ rows), wanted(ctx, 2, lambda: rows.sum(0)), None)
 
 
 def _back_mm_ar(ctx, grad):
     a, b = ctx.saved_tensors
-    return (_wanted(ctx, 0, lambda: grad @ b.t()), _wanted(ctx, 1, lambda: a.t() @ grad),
-            _wanted(ctx, 2, lambda: grad.sum(0)), None)
+    return (wanted(ctx, 0, lambda: grad @ b.t()), wanted(ctx, 1, lambda: a.t() @ grad),
+            wanted(ctx, 2, lambda: grad.sum(0)), None)
 
 
 differentiate("all_gather", _keep_group, _back_all_gather)

@@ -114,6 +114,13 @@ def share(m, name):
     return (rank + 1) * m // size - rank * m // size
 
 
+def own_rows(tensor, name):
+    """This rank's rows of a tensor that has all."""
+    process_group, m = named(name), tensor.shape[0]
+    first = process_group.rank() * m // process_group.size()
+    return tensor[first:first + share(m, name)]
+
+
 def ranks_of(name, tensor):
     """The ranks of a group, for tensors on that device."""
     device = tensor.device

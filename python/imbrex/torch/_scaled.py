@@ -4,10 +4,10 @@ import torch
 from ._define import Call, all_rows, define, factor, forward_only, given, need
 from ._ranks import share
 
-_TYPES = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+TYPES = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 
 
-def _blocks(size):
+def blocks(size):
     return (size + 127) // 128
 
 
@@ -22,7 +22,7 @@ def _scales(a, b, scale_a, scale_b):
             raise ValueError("%s is %s: want torch.float32" % (name, scale.dtype))
     if scale_a.numel() == 1 and scale_b.numel() == 1 and scale_a.dim() < 2:
         return "per_tensor", scale_a.reshape(1), scale_b.reshape(1)
-    if scale_b.shape == (_blocks(k), _blocks(n)) and scale_a.shape == (rows, _blocks(k)) \
+    if scale_b.shape == (blocks(k), blocks(n)) and scale_a.shape == (rows, blocks(k)) \
             and scale_b.shape != (1, n):
         return "per_block", scale_a, scale_b.t()
     if scale_a.shape in ((rows,), (rows, 1)) and scale_b.shape in ((n,), (1, n)):
@@ -30,13 +30,13 @@ def _scales(a, b, scale_a, scale_b):
     if scale_a.numel() == 1 and scale_b.numel() == 1:
         return "per_tensor", scale_a.reshape(1), scale_b.reshape(1)
     need(False, "scale_a", scale_a, "[] and scale_b as [], [%d, 1] and [1, %d], or [%d, %d] and "
-         "[%d, %d]; scale_b has %s" % (rows, n, rows, _blocks(k), _blocks(k), _blocks(n),
+         "[%d, %d]; scale_b has %s" % (rows, n, rows, blocks(k), blocks(k), blocks(n),
                                        list(scale_b.shape)))
 
 
 def _call(op, a, b, count, results, scale_a, scale_b, bias, out_dtype, fast):
     b_lies, layout = factor(a, b, same_dtype=False)
-    if a.dtype not in _TYPES or b.dtype is not torch.float8_e4m3fn:
+    if a.dtype not in TYPES or b.dtype is not torch.float8_e4m3fn:
         raise ValueError("a is %s and b is %s: want a as torch.float8_e4m3fn or float8_e5m2 and b "
                          "as torch.float8_e4m3fn" % (a.dtype, b.dtype))
     if layout != "nk":
@@ -45,7 +45,7 @@ def _call(op, a, b, count, results, scale_a, scale_b, bias, out_dtype, fast):
     scaling, scale_a, scale_b = _scales(a, b, scale_a, scale_b)
     operands = given(a=a, b=b_lies, bias=bias, scale_a=scale_a, scale_b=scale_b)
     operands.update(results)
-    return Call(op, a, count, operands, n=b.shape[1], k=a.shape[1], dtype=_TYPES[a.dtype],
+    return Call(op, a, count, operands, n=b.shape[1], k=a.shape[1], dtype=TYPES[a.dtype],
                 out=out_dtype, scaling=scaling, fast_accumulation=int(fast))
 
 

@@ -36,6 +36,20 @@ def _gated(pair):
     return functional.silu(gate) * up
 
 
+class _Alike(torch.autograd.Function):
+    """A parameter that all ranks have alike, and use for tokens of their own: its gradient is the
+    sum of theirs."""
+
+    @staticmethod
+    def forward(ctx, parameter, group):
+        ctx.group = group
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.ops.imbrex.all_reduce(grad, None, None, ctx.group), None
+
+
 class _Linear(torch.nn.Module):
     """weight[out, in] and maybe bias[out], of which `dim` of the weight is divided."""
 
@@ -129,8 +143,8 @@ class ParallelMLP(torch.nn.Module):
 
 class ParallelMoE(torch.nn.Module):
     """A layer of experts for x[rows, hidden], this rank's tokens: the MLPs of each token's best
-    top_k by the softmax of gate(x), added up by those weights.  Forward only: its parameters take
-    no gradient.
+    top_k by the softmax of gate(x), added up by those weights.  gate is alike on all ranks, and so
+    is its gradient, of all tokens.
 
     whole: rank r has experts r*E/R up to (r+1)*E/R, rounded down; else a part of every expert.
     renormalize: a token's weights are divided by their sum (Mixtral; norm_topk_prob of Qwen).
@@ -155,7 +169,7 @@ class ParallelMoE(torch.nn.Module):
         width, here = self._part[1] - self._part[0], len(self._mine)
 
         def weight(*shape):
-            made = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype), False)
+            made = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
             torch.nn.init.normal_(made, std=shape[-1] ** -0.5)
             return made
         self.gate = weight(experts, hidden)
@@ -164,12 +178,12 @@ class ParallelMoE(torch.nn.Module):
         self.shared_gate: Any = None
         if shared:
             self.shared = ParallelMLP(hidden, shared, self.group, device, dtype)
-            self.shared.requires_grad_(False)
             self.shared_gate = weight(1, hidden)
 
     def choose(self, x: Tensor) -> Tuple[Tensor, Tensor]:
         """ids[rows, top_k] and weights[rows, top_k], float32, of tokens x[rows, hidden]."""
-        scores = functional.linear(x, self.gate).softmax(-1, torch.float32)
+        gate = _Alike.apply(self.gate, self.group)
+        scores = functional.linear(x, gate).softmax(-1, torch.float32)
         weights, ids = scores.topk(self.top_k, -1)
         if self.renormalize:
             weights = weights / weights.sum(-1, keepdim=True)
@@ -177,9 +191,6 @@ class ParallelMoE(torch.nn.Module):
 
     def forward(self, x: Tensor, m: Optional[int] = None) -> Tensor:
         """m: tokens of all ranks; None: as many on each."""
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise NotImplementedError("ParallelMoE has no gradient, and x requires one: call it "
-                                      "under torch.no_grad(), or with x.detach()")
         given = x, self.gate_up.transpose(1, 2), *self.choose(x)
         options: Dict[str, Any] = {"whole": self.whole, "experts": self.experts, "m": m,
                                    "group": self.group}
@@ -191,7 +202,8 @@ class ParallelMoE(torch.nn.Module):
         if self.shared is None:
             return y
         wide = _gated(functional.linear(tokens, self.shared.gate_up))
-        return y + self.shared.down(wide) * functional.linear(x, self.shared_gate).sigmoid()
+        gate = _Alike.apply(self.shared_gate, self.group)
+        return y + self.shared.down(wide) * functional.linear(x, gate).sigmoid()
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], prefix: str = "") -> "ParallelMoE":
