@@ -3,11 +3,13 @@ names, or ends with what failed."""
 import os
 import re
 import sys
+import traceback
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import imbrex
 import imbrex.torch as it
@@ -258,6 +260,51 @@ def check_again():
     for n in N, N + 1, N:  # whose plan is gone by then
         near(it.all_reduce(whole(6, ROWS, n)), SIZE * whole(6, ROWS, n), "its plan is gone")
     it.keep_plans(64)
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class Another(torch.Tensor):
+    pass
+
+
+def check_shortened():
+    """A call like one before goes past PyTorch's dispatcher, but where somebody would miss it."""
+    through, run = [], _again.Again.run
+
+    def look(*arguments):
+        through.append(any(frame.name == "autograd_impl" for frame in traceback.extract_stack()))
+        return run(*arguments)
+    x = whole(1, ROWS, N)
+    want = SIZE * x
+    near(it.all_reduce(x), want, "the first")
+    with mock.patch.object(_again.Again, "run", look):
+        near(it.all_reduce(x), want, "the second")
+        near(it.all_reduce(torch.nn.Parameter(x, False)), want, "a parameter")
+        with torch.no_grad():
+            near(it.all_reduce(leaf(x)), want, "no_grad")
+        assert through == [False] * 3, through
+        c = it.all_reduce(leaf(x))
+        assert c.requires_grad and through.pop()
+        it.all_reduce(x.as_subclass(Another))
+        assert through.pop()
+        with Seen() as seen:
+            near(it.all_reduce(x), want, "a mode")
+        assert "imbrex.all_reduce.default" in seen.names and through.pop()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            it.all_reduce(x)
+        assert "imbrex::all_reduce" in [event.key for event in profile.key_averages()]
+        with torch.inference_mode():
+            c = it.all_reduce(x)
+        assert c.is_inference()
 
 
 def check_graph():

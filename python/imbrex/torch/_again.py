@@ -13,6 +13,26 @@ def key_of(arguments):
                   if isinstance(x, torch.Tensor) else x for x in arguments])
 
 
+_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
+def is_unwatched():
+    """Whether calls are what they look like: nobody traces, transforms or profiles them."""
+    return not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+                or torch._C._len_torch_function_stack() or torch._C._is_tracing()
+                or torch._C._functorch.peek_interpreter_stack()
+                or torch.autograd._profiler_enabled())
+
+
+def plain_key_of(arguments):
+    """key_of(arguments) of plain tensors whose gradients nobody wants; else None."""
+    graded = torch.is_grad_enabled()
+    for x in arguments:
+        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or (graded and x.requires_grad)):
+            return None
+    return key_of(arguments)
+
+
 class Again:
     """Runs a call's plan on other tensors."""
     __slots__ = "_ranks", "_key", "_plan", "_args", "_given", "_made", "_shapes", "_is_one"
