@@ -15,7 +15,8 @@ def stream_number(device, stream):
     stream = getattr(stream, "cuda_stream", stream)
     if stream is None:
         return None
-    if not isinstance(stream, numbers.Integral) or isinstance(stream, bool):
+    if type(stream) is not int and (not isinstance(stream, numbers.Integral)
+                                    or isinstance(stream, bool)):
         raise TypeError("stream is %r: want a CUstream as an integer, or what has cuda_stream"
                         % (stream,))
     if not 0 <= stream < 1 << 64:

@@ -25,7 +25,7 @@ def check_symm_mem():
     """Along every dimension but the last, several factors at once, and in one graph."""
     ops, name = torch.ops.symm_mem, dist.group.WORLD.group_name
     names = it.replace_symm_mem()
-    assert names == it.replace_symm_mem() and len(names) == 2
+    assert names == it.replace_symm_mem() and len(names) == 4
     shape = [2 * SIZE, 3 * SIZE, K]
     whole_a, bs = whole(1, *shape), [whole(2 + RANK, K, N), whole(9 + RANK, K, 8)]
     for dim in 0, 1, -2:
@@ -45,6 +45,8 @@ def check_symm_mem():
             near(c, mine(total / divisor, dim), "fused_matmul_reduce_scatter", 1e-4)
     expect_strides(ops, name)
     expect_last_dimension(name)
+    if DEVICE != "cpu":
+        return
     for call, words in (
             (lambda: ops.fused_all_gather_matmul(whole_a, bs, 2, name), "before the last"),
             (lambda: ops.fused_matmul_reduce_scatter(whole_a, bs[0], "max", 0, name), '"avg"')):
@@ -54,6 +56,55 @@ def check_symm_mem():
             assert words in str(error), str(error)
         else:
             raise AssertionError("nothing was refused: " + words)
+
+
+def check_symm_mem_scaled():
+    """Of 8 bits, with scales of one number, of a rank's rows, and of all rows; strides as PyTorch
+    traces them."""
+    ops, name = torch.ops.symm_mem, dist.group.WORLD.group_name
+    it.replace_symm_mem()
+    f8, bf16, shape = torch.float8_e4m3fn, torch.bfloat16, [2 * SIZE, 3 * SIZE, 32]
+    a = whole(1, *shape).to(f8)
+    bs = [whole(seed + RANK, n, 32).to(f8).t() for seed, n in ((2, 48), (30, 16))]
+    biases, one = [99 * whole(50, 48, dtype=bf16), None], whole(7, 1).abs()
+    rows = whole(8, *shape[:2], 1)
+    for dim in 0, 1:
+        for scale, own, of_b in ((one, one, [one, one]), *((rows, given, [
+                whole(9, 1, b.shape[1]).abs() for b in bs]) for given in (mine(rows, dim), rows))):
+            given = (mine(a, dim), bs, own, of_b, dim, name, biases, [None] * 2, [bf16] * 2,
+                     [False] * 2)
+            gathered, products = got = ops.fused_all_gather_scaled_matmul(*given)
+            assert torch.equal(gathered.float(), a.float())
+            for product, b, t, bias in zip(products, bs, of_b, biases):
+                want = (a.double() * scale) @ (b.double() * t) + (0 if bias is None else bias)
+                near(product.double(), want, "fused_all_gather_scaled_matmul", 3e-2)
+            if SIZE > 1:
+                expect_traced(ops.fused_all_gather_scaled_matmul, given, got)
+        for scale, t in (one, one), (rows, whole(9, 1, 48).abs()):
+            for op, divisor in ("sum", 1), ("avg", SIZE):
+                total = (a.double() * scale) @ (bs[0].double() * t) + biases[0]
+                dist.all_reduce(total)
+                flat, s = a.flatten(0, 1), scale if scale.dim() == 1 else scale.flatten(0, 1)
+                given = (flat, bs[0], s, t, op, dim, 0, name, [*shape[:2], 48], biases[0], None,
+                         bf16, False)
+                c = ops.fused_scaled_matmul_reduce_scatter(*given)
+                near(c.double(), mine(total / divisor, dim), "fused_scaled_matmul_reduce_scatter",
+                     3e-2)
+                assert c.is_contiguous()
+    if DEVICE == "cpu":
+        refused = [*given[:10], one, *given[11:]]
+        try:
+            ops.fused_scaled_matmul_reduce_scatter(*refused)
+        except ValueError as error:
+            assert "result_scale" in str(error), str(error)
+        else:
+            raise AssertionError("a scale of the result was taken")
+
+
+def expect_traced(operator, given, got):
+    traced = operator(*tree_map_only(torch.Tensor, lambda x: x.to("meta"), given))
+    assert [(x.shape, x.stride()) for x in tree_leaves(got)] == \
+        [(x.shape, x.stride()) for x in tree_leaves(traced)], operator
 
 
 def expect_strides(ops, name):

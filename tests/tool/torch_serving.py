@@ -347,7 +347,8 @@ def arguments():
     """An operator and what it is given, of each."""
     name, m = dist.group.WORLD.group_name, TOKENS
     a, b, s, t, _ = scaled(SIZE * 2, 32, 48, "row")
-    yield ops.ag_scaled_mm, (mine(a), b, mine(s), t, None, torch.float32, False, SIZE * 2, name)
+    yield ops.ag_scaled_mm, (mine(a), b, mine(s), t, None, torch.float32, False, True, SIZE * 2,
+                            name)
     yield ops.scaled_mm_rs, (a, b, s, t, None, torch.float32, False, name)
     yield ops.scaled_mm_ar, (a, b, s, t, None, torch.float32, False, name)
     x, (ids, weights) = whole(1, m, K), choices(m)

@@ -7,13 +7,13 @@ from ._ranks import named, ranks_of
 _MOST = 1024  # that an operator keeps
 
 
+def _lies(x):
+    return (x.dtype, x.device, x.shape, x.is_contiguous() or x.stride(), x.is_neg())
+
+
 def key_of(arguments):
     """Alike of two calls where all that was checked is."""
-    return tuple([(x.dtype, x.device, x.shape, x.stride(), x.is_neg())
-                  if isinstance(x, torch.Tensor) else x for x in arguments])
-
-
-_PLAIN = torch.Tensor, torch.nn.Parameter
+    return tuple([_lies(x) if isinstance(x, torch.Tensor) else x for x in arguments])
 
 
 def is_unwatched():
@@ -26,28 +26,35 @@ def is_unwatched():
 
 def plain_key_of(arguments):
     """key_of(arguments) of plain tensors whose gradients nobody wants; else None."""
-    graded = torch.is_grad_enabled()
+    graded, key = torch.is_grad_enabled(), []
     for x in arguments:
-        if isinstance(x, torch.Tensor) and (type(x) not in _PLAIN or (graded and x.requires_grad)):
+        kind = type(x)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            if graded and x.requires_grad:
+                return None
+            key.append(_lies(x))
+        elif isinstance(x, torch.Tensor):
             return None
-    return key_of(arguments)
+        else:
+            key.append(x)
+    return tuple(key)
 
 
 class Again:
     """Runs a call's plan on other tensors."""
-    __slots__ = "_ranks", "_key", "_plan", "_args", "_given", "_made", "_shapes", "_is_one"
+    __slots__ = "_ranks", "_kept", "_args", "_given", "_made", "_shapes", "_is_one"
 
-    def __init__(self, ranks, key, args, given, made, results):
+    def __init__(self, ranks, kept, given, made, results):
         """given, made: (name of an operand, which of the arguments or results)."""
-        self._ranks, self._key, self._plan = ranks, key, ranks.known(key)
-        self._args, self._given, self._made = args, given, made
+        self._ranks, self._kept = ranks, kept
+        self._args, self._given, self._made = kept.plan.latest_args(), given, made
         self._is_one = isinstance(results, torch.Tensor)
-        self._shapes = [(result.shape, result.dtype, result.device)
+        self._shapes = [(tuple(result.shape), result.dtype, result.device)
                         for result in ([results] if self._is_one else results)]
 
     def serves(self, group):
         """Whether all is still there."""
-        return self._plan.is_open and self._ranks.process_group() is named(group)
+        return self._kept.plan.is_open and self._ranks.process_group() is named(group)
 
     def results(self):
         """Memory for them."""
@@ -61,7 +68,7 @@ class Again:
             setattr(args, name, arguments[place].data_ptr())
         for name, place in self._made:
             setattr(args, name, results[place].data_ptr())
-        self._ranks.again(self._key, args)
+        self._ranks.again(self._kept, args)
         return results[0] if self._is_one else tuple(results)
 
 
@@ -112,6 +119,4 @@ class Calls:
                 return
         if len(self._known) >= _MOST:
             self._known.clear()
-        plan_key = ranks.key(call)
-        self._known[key] = Again(ranks, plan_key, ranks.known(plan_key).latest_args(), given,
-                                 written, results)
+        self._known[key] = Again(ranks, ranks.known(ranks.key(call)), given, written, results)

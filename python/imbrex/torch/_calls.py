@@ -38,8 +38,7 @@ def all_reduce_rms(a: Tensor, residual: Tensor, gamma: Tensor, eps: float = 1e-6
                    group: GroupOrName = None) -> Tuple[Tensor, Tensor]:
     """(c, h): h = the sum over ranks of a[..., n], + bias + residual; c = RMSNorm(h) * (gamma +
     gamma_offset), gamma[n]."""
-    return _all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias,
-                                           name_of(group))
+    return _all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias, name_of(group))
 
 
 def ag_mm(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *, m: Optional[int] = None,
@@ -85,8 +84,8 @@ def ag_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
 
     scale_a is of this rank's rows and travels with them; one for all is alike on all ranks.  bias:
     of out_dtype.  use_fast_accum: fewer bits, faster; not by blocks.  No gradient."""
-    return _ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, m,
-                                         name_of(group))
+    return _ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, False, m,
+                         name_of(group))[0]
 
 
 def scaled_mm_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
@@ -94,16 +93,14 @@ def scaled_mm_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
                  use_fast_accum: bool = False, group: GroupOrName = None) -> Tensor:
     """[rows, n] of out_dtype, this rank's rows of the sum over ranks of a[m, k] times b[k, n],
     + bias[n].  Operands as of ag_scaled_mm, with scale_a of m rows.  No gradient."""
-    return _scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
-                                         name_of(group))
+    return _scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, name_of(group))
 
 
 def scaled_mm_ar(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
                  bias: Optional[Tensor] = None, *, out_dtype: torch.dtype = torch.bfloat16,
                  use_fast_accum: bool = False, group: GroupOrName = None) -> Tensor:
     """[m, n] of out_dtype, that sum on all ranks.  Operands as of scaled_mm_rs.  No gradient."""
-    return _scaled_mm_ar(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
-                                         name_of(group))
+    return _scaled_mm_ar(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, name_of(group))
 
 
 # ---- mixture of experts --------------------------------------------------------------------------
@@ -312,6 +309,5 @@ def flash_decode(q: Tensor, k: Tensor, v: Optional[Tensor], lengths: Tensor, *,
     of a sequence here, alike on all ranks; None: what there is room for, so that caches, or tables
     of pages, must have alike many on all ranks.  scale: of q . k, 0: 1/sqrt(head_dim).  soft_cap,
     sinks, natural, replicate: as imbrex_decode.h and merge_states have them.  No gradient."""
-    return _flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k,
-                                         scale_v, context, scale, soft_cap, heads_first, natural,
-                                         replicate, name_of(group))
+    return _flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k, scale_v, context,
+                         scale, soft_cap, heads_first, natural, replicate, name_of(group))

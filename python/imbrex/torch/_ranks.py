@@ -1,5 +1,5 @@
 """imbrex's groups of process groups, and the plans that operators run."""
-import collections
+import itertools
 import weakref
 from typing import Dict, Tuple, Union
 
@@ -24,6 +24,14 @@ class NoPlan(RuntimeError):
     """A graph is captured, and there is no plan for what runs in it."""
 
 
+class Kept:
+    """A plan that a group keeps, when it was used last, and whether a graph has captured it."""
+    __slots__ = "plan", "used", "is_captured"
+
+    def __init__(self, plan):
+        self.plan, self.used, self.is_captured = plan, 0, False
+
+
 class _Ranks:
     """imbrex's group of a process group, and the plans that it has."""
 
@@ -37,19 +45,21 @@ class _Ranks:
             return blobs
         self.group = Group(process_group.rank(), size, allgather, str(device))
         self._device, self._is_cuda = device, device.type == "cuda"
-        self._plans, self._captured = collections.OrderedDict(), set()
+        self._plans: Dict[tuple, Kept] = {}
+        self._uses = itertools.count()
 
     def _make(self, call, most):
         if self._is_cuda and torch.cuda.is_current_stream_capturing():
             raise NoPlan("imbrex::%s has no plan of %s for %d rows yet, and none can be made "
                          "while a CUDA graph is captured: run it once before"
                          % (call.op, call.fields, call.count))
-        while len(self._plans) - len(self._captured) >= _most_plans:
-            oldest = next(key for key in self._plans if key not in self._captured)
-            self._plans.pop(oldest).close()
-        return getattr(self.group, call.op)(most, **{
+        free = [key for key, kept in self._plans.items() if not kept.is_captured]
+        free.sort(key=lambda key: self._plans[key].used)
+        for oldest in free[:max(0, len(free) - _most_plans + 1)]:
+            self._plans.pop(oldest).plan.close()
+        return Kept(getattr(self.group, call.op)(most, **{
             name: dict(value) if isinstance(value, tuple) else value
-            for name, value in call.fields.items()})
+            for name, value in call.fields.items()}))
 
     def key(self, call):
         """By which a plan for such calls is known."""
@@ -57,22 +67,22 @@ class _Ranks:
                 *call.fields.values())
 
     def known(self, key):
-        """The plan, of a call that has run."""
+        """What is kept of a call that has run."""
         return self._plans[key]
 
     def plan(self, call):
         """The plan that makes such calls."""
         key = self.key(call)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._make(call, key[1])
-        self._use(key)
-        return plan
+        kept = self._plans.get(key)
+        if kept is None:
+            kept = self._plans[key] = self._make(call, key[1])
+        self._use(kept)
+        return kept.plan
 
-    def _use(self, key):
-        self._plans.move_to_end(key)
+    def _use(self, kept):
+        kept.used = next(self._uses)
         if self._is_cuda and torch.cuda.is_current_stream_capturing():
-            self._captured.add(key)
+            kept.is_captured = True
 
     def run(self, call):
         """Enqueues on the current stream; waits for it on the CPU, as PyTorch's operators do."""
@@ -84,15 +94,14 @@ class _Ranks:
             self.plan(call).run(**operands)
             self.group.sync()
 
-    def again(self, key, args):
+    def again(self, kept, args):
         """As run(), of what ran before, on other addresses.  PyTorch sees to memory on the current
         stream by itself."""
-        plan = self._plans[key]
-        self._use(key)
+        self._use(kept)
         if self._is_cuda:
-            plan.run_again(args, torch.cuda.current_stream(self._device))
+            kept.plan.run_again(args, torch._C._cuda_getCurrentRawStream(self._device.index))
         else:
-            plan.run_again(args, None)
+            kept.plan.run_again(args, None)
             self.group.sync()
 
 

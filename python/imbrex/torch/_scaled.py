@@ -53,15 +53,19 @@ _FACTORS = "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias, " 
            "ScalarType out_dtype, bool use_fast_accum, "
 
 
-def _shapes_ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, m, group):
-    return a.new_empty(all_rows(a, m, group), b.shape[1], dtype=out_dtype)
+def _shapes_ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, keep, m, group):
+    m = all_rows(a, m, group)
+    return a.new_empty(m, b.shape[1], dtype=out_dtype), a.new_empty(m if keep else 0, a.shape[1])
 
 
-@define("ag_scaled_mm(" + _FACTORS + "SymInt? m, str group) -> Tensor", _shapes_ag_scaled_mm)
-def _ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, m, group):
-    c = _shapes_ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, m, group)
-    return c, _call("ag_gemm", a, b, c.shape[0], {"c": c}, scale_a, scale_b, bias, out_dtype,
-                    use_fast_accum)
+@define("ag_scaled_mm(" + _FACTORS + "bool keep, SymInt? m, str group) -> (Tensor, Tensor)",
+        _shapes_ag_scaled_mm)
+def _ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, keep, m, group):
+    c, gathered = _shapes_ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
+                                       keep, m, group)
+    results = {"c": c, "gathered": gathered} if keep else {"c": c}
+    return (c, gathered), _call("ag_gemm", a, b, c.shape[0], results, scale_a, scale_b, bias,
+                                out_dtype, use_fast_accum)
 
 
 def _shapes_scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, group):

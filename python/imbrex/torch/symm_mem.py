@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from ._ranks import size_of
+from ._ranks import named, size_of
 
 _library: Optional[torch.library.Library] = None
 
@@ -25,12 +25,17 @@ def _of_rows(tensor: Tensor, dim: int) -> bool:
     return -tensor.dim() <= dim < tensor.dim() and dim % tensor.dim() < tensor.dim() - 1
 
 
+def _theirs(name: str) -> Any:
+    """PyTorch's own, of GPUs."""
+    from torch.distributed import _symmetric_memory
+    return getattr(_symmetric_memory, name, None)
+
+
 def _of_torch(name: str, tensor: Tensor, dim: int) -> Optional[Callable[..., Any]]:
     """PyTorch's own function, which takes the last dimension, too, on GPUs; None: there is none."""
     if not tensor.is_cuda or dim not in (-1, tensor.dim() - 1):
         return None
-    from torch.distributed import _symmetric_memory
-    return getattr(_symmetric_memory, name, None)
+    return _theirs(name)
 
 
 def fused_all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name: str, *,
@@ -80,12 +85,103 @@ def fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_di
     return c / size if reduce_op == "avg" else c
 
 
+# ---- 8 bits --------------------------------------------------------------------------------------
+
+def _need(good: bool, words: str) -> None:
+    if not good:
+        raise ValueError(words)
+
+
+def _own_scale(A: Tensor, A_scale: Tensor, dim: int, group_name: str) -> Tensor:
+    """A's scale, of this rank's rows where it has one of each: PyTorch takes those of all, too."""
+    if A_scale.numel() == 1 and A_scale.shape[:-1] != A.shape[:-1]:
+        return A_scale.reshape(1)
+    if A_scale.shape[:-1] != A.shape[:-1]:
+        whole = [size * size_of(group_name) if i == dim else size
+                 for i, size in enumerate(A.shape[:-1])]
+        _need(list(A_scale.shape[:-1]) == whole, "A_scale has the shape %s: want one number, or "
+              "one for each row of A, %s" % (list(A_scale.shape), [*A.shape[:-1], 1]))
+        A_scale = A_scale.narrow(dim, named(group_name).rank() * A.shape[dim], A.shape[dim])
+    return _rows_first(A_scale, dim)[0]
+
+
+def fused_all_gather_scaled_matmul(A: Tensor, Bs: List[Tensor], A_scale: Tensor,
+                                   B_scales: List[Tensor], gather_dim: int, group_name: str,
+                                   biases: List[Optional[Tensor]],
+                                   result_scales: List[Optional[Tensor]], out_dtypes: List[Any],
+                                   use_fast_accum: List[bool]) -> Tuple[Tensor, List[Tensor]]:
+    """(whole A, [whole A @ B of 8 bits for B in Bs]), as fused_all_gather_matmul.  A_scale: one
+    number, or one for each row of this rank's A or of the whole.  On CPUs each product gathers,
+    since PyTorch has none there whose scales are of rows."""
+    wide = _theirs("_maybe_convert_scalar_types_to_dtypes")(out_dtypes)  # they come as numbers
+    for of_each in Bs, B_scales, biases, result_scales, wide, use_fast_accum:
+        _need(len(of_each) == len(Bs) > 0, "there are %d Bs and %d of what belongs to them"
+              % (len(Bs), len(of_each)))
+    own = _of_rows(A, gather_dim) and not any(scale is not None for scale in result_scales) and \
+        all(out is not None and out.itemsize > 1 for out in wide)
+    if not own:
+        _need(A.is_cuda, "gather_dim, result_scales or out_dtypes are what PyTorch alone takes, on "
+              "GPUs: want a dimension before the last, None, and types of 16 or 32 bits")
+        return _theirs("_fused_all_gather_scaled_matmul")(
+            A, Bs, A_scale, B_scales, gather_dim, group_name, biases, result_scales, out_dtypes,
+            use_fast_accum)
+    dim = gather_dim % A.dim()
+    rows, between = _rows_first(A, dim)
+    scale = _own_scale(A, A_scale, dim, group_name)
+    others = list(zip(Bs, B_scales, biases, wide, use_fast_accum))
+    first = others if not A.is_cuda else [others.pop(0)]
+    products, gathered = zip(*(torch.ops.imbrex.ag_scaled_mm(
+        rows, B, scale, B_scale, bias, out, fast, B is Bs[0], None, group_name)
+        for B, B_scale, bias, out, fast in first))
+    if A.is_cuda and others:
+        scales = torch.ops.imbrex.all_gather(scale, None, group_name) if scale.dim() > 1 else scale
+        products += tuple(torch._scaled_mm(gathered[0], B, scales, B_scale, bias, None, out, fast)
+                          for B, B_scale, bias, out, fast in others)
+    return (_back(gathered[0], between, dim),
+            [_back(product, between, dim) for product in products])
+
+
+def fused_scaled_matmul_reduce_scatter(
+        A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, reduce_op: str,
+        orig_scatter_dim: int, scatter_dim_after_maybe_reshape: int, group_name: str,
+        output_shape: Sequence[int], bias: Optional[Tensor] = None,
+        result_scale: Optional[Tensor] = None, out_dtype: Optional[torch.dtype] = None,
+        use_fast_accum: bool = False) -> Tensor:
+    """This rank's part, along orig_scatter_dim of output_shape, of the sum over ranks of A @ B of 8
+    bits; reduce_op: "sum" or "avg".  Every rank adds its bias, as PyTorch has it."""
+    dim, size = orig_scatter_dim, size_of(group_name)
+    own = 0 <= dim < len(output_shape) - 1 and result_scale is None and out_dtype is not None and \
+        out_dtype.itemsize > 1
+    if not own:
+        _need(A.is_cuda, "orig_scatter_dim, result_scale or out_dtype is what PyTorch alone takes, "
+              "on GPUs: want a dimension before the last, None, and a type of 16 or 32 bits")
+        return _theirs("_fused_scaled_matmul_reduce_scatter")(
+            A, B, A_scale, B_scale, reduce_op, orig_scatter_dim, scatter_dim_after_maybe_reshape,
+            group_name, output_shape, bias, result_scale, out_dtype, use_fast_accum)
+    _need(reduce_op in ("sum", "avg"), 'reduce_op is %r: want "sum" or "avg"' % (reduce_op,))
+    _need(output_shape[dim] % size == 0, "output_shape's dimension %d is %d: want a multiple of "
+          "the %d ranks" % (dim, output_shape[dim], size))
+
+    def rows_of(tensor: Tensor) -> Tuple[Tensor, Sequence[int]]:
+        return _rows_first(tensor.reshape(*output_shape[:-1], tensor.shape[-1]), dim)
+    rows, between = rows_of(A)
+    if A_scale.numel() > 1 or A_scale.shape[:-1] == A.shape[:-1]:
+        A_scale = rows_of(A_scale)[0]
+    c = torch.ops.imbrex.scaled_mm_rs(rows, B, A_scale, B_scale,
+                                      None if bias is None else bias * size, out_dtype,
+                                      use_fast_accum, group_name)
+    c = _back(c, between, dim).contiguous()  # as PyTorch traces it
+    return c / size if reduce_op == "avg" else c
+
+
 def replace_symm_mem() -> List[str]:
-    """From here on torch.ops.symm_mem.fused_all_gather_matmul and fused_matmul_reduce_scatter are
-    imbrex's, on GPUs and CPUs.  Returns their names.  A second time it does nothing more."""
+    """From here on torch.ops.symm_mem.fused_all_gather_matmul, fused_matmul_reduce_scatter,
+    fused_all_gather_scaled_matmul and fused_scaled_matmul_reduce_scatter are imbrex's, on GPUs and
+    CPUs.  Returns their names.  A second time it does nothing more."""
     import torch.distributed._symmetric_memory  # noqa: F401: it defines them
     global _library
-    functions = fused_all_gather_matmul, fused_matmul_reduce_scatter
+    functions = (fused_all_gather_matmul, fused_matmul_reduce_scatter,
+                 fused_all_gather_scaled_matmul, fused_scaled_matmul_reduce_scatter)
     if _library is None:
         _library = torch.library.Library("symm_mem", "IMPL")
         with warnings.catch_warnings():  # that there is one already
