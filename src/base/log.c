@@ -1,3 +1,4 @@
+/* log.c - lines of IMBREX_LOG, which say what a rank does. */
 #include "log.h"
 
 #include <stdarg.h>
