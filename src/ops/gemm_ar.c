@@ -324,7 +324,6 @@ const imx_op imx_op_gemm_ar = {
           .run = run_ll },
         { .name = "ll2",
           .by_kernel = true,
-          .on_request = true, /* no GPU has run it */
           .can = imx_sum_all_can_ll,
           .cost = imx_sum_all_ll2_cost,
           .layout = lay_out_ll2,

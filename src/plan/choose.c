@@ -34,7 +34,7 @@ static imx_choice by_cost(const imx_op *op, const imx_problem *p)
             a->cost && may_take(a, p) ? p->product + a->cost(p, &imx_cost_rates) : IMX_COST_NEVER;
         if (us == IMX_COST_NEVER)
             continue;
-        imx_text_add(&why, a->on_request ? "; if asked for, %s %.0f" : " %s %.0f", a->name, us);
+        imx_text_add(&why, " %s %.0f%s", a->name, us, a->on_request ? " if asked for" : "");
         if (us < best && !a->on_request) {
             best = us;
             choice.algorithm = a->name;
