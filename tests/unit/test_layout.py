@@ -349,6 +349,15 @@ class Layout(unittest.TestCase):
         self.assertGreater(seen, 3, "no links found: is the pattern wrong?")
         self.none(faults)
 
+    def test_messages_of_the_manual(self):
+        """What docs/troubleshooting.md quotes of a message, some message has."""
+        text = "".join(re.sub(r'"\s*\n\s*"', "", read(path)) for path in tracked("src/**"))
+        table = read("docs/troubleshooting.md").partition("## By message")[2]
+        quoted = [part for row in re.findall(r"^\| (\".*?) \|", table, re.M)
+                  for part in re.findall(r'"([^"]+)"', row)]
+        self.assertGreater(len(quoted), 10)
+        self.none(["no message has: " + part for part in quoted if part not in text])
+
     def test_every_variable_is_in_the_manual(self):
         variables = re.findall(r'\bROW\(\w+, "(\w+)"', read("src/base/imx.h"))
         self.assertIn("IMBREX_CPU_LINK", variables)
