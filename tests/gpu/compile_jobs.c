@@ -11,11 +11,13 @@
 
 #include "backends/cuda/nvrtc.h"
 #include "base/source.h"
+#include "compile_pairs.h"
 
 enum { JOBS_MOST = 640, WORKERS_MOST = 16 };
 
 static compile_job jobs[JOBS_MOST];
 static int job_count;
+static bool left_out[JOBS_MOST];
 
 compile_job *compile_jobs_add(const imx_cuda_config *config, int arch, size_t shared_most)
 {
@@ -125,13 +127,72 @@ static bool compiles(const imx_folder *kept, const compile_job *j)
     return lean;
 }
 
-/* In a quick run three of four products' kernels, which are most of the time, are left out. */
-static bool is_left_out(int job)
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* They are most of the kernels and of the time, and their options are parts that little else of
+ * the text knows of: tiles, how rows come, where results go. */
+static bool is_product(const compile_job *j)
 {
     static const char products[] = "kernels/gemm/";
-    bool product = strncmp(jobs[job].config.source, products, sizeof products - 1) == 0;
-    return product && job % 4 && getenv("IMBREX_TEST_QUICK");
+    return strncmp(j->config.source, products, sizeof products - 1) == 0;
 }
+
+/* Without what follows from the others. */
+static void without_bytes(const char *options, char own[sizeof jobs->config.options])
+{
+    static const char word[] = "-DIMX_SHARED_BYTES=";
+    const char *at = strstr(options, word);
+    strcpy(own, options);
+    if (at)
+        strcpy(own + (at - options), at + strcspn(at, " "));
+}
+
+/* Of the products by one text for one kind of GPU, those that show every two options together. */
+static void choose_like(int first)
+{
+    static char own[JOBS_MOST][sizeof jobs->config.options];
+    const char *options[JOBS_MOST] = { 0 };
+    bool chosen[JOBS_MOST];
+    int numbers[JOBS_MOST], count = 0;
+    for (int i = first; i < job_count; i++) {
+        if (jobs[i].arch != jobs[first].arch ||
+            strcmp(jobs[i].config.source, jobs[first].config.source) != 0)
+            continue;
+        without_bytes(jobs[i].config.options, own[count]);
+        options[count] = own[count];
+        numbers[count++] = i;
+    }
+    compile_pairs_choose(options, count, chosen);
+    for (int i = 0; i < count; i++)
+        left_out[numbers[i]] = !chosen[i];
+}
+
+static bool is_first_of_its_kind(int job)
+{
+    for (int i = 0; i < job; i++) {
+        if (jobs[i].arch == jobs[job].arch &&
+            strcmp(jobs[i].config.source, jobs[job].config.source) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* In a quick run one of four of them. */
+static int choose(void)
+{
+    int count = 0;
+    for (int i = 0; i < job_count; i++) {
+        if (is_product(&jobs[i]) && is_first_of_its_kind(i))
+            choose_like(i);
+    }
+    for (int i = 0; i < job_count; i++) {
+        left_out[i] |= is_product(&jobs[i]) && i % 4 && getenv("IMBREX_TEST_QUICK");
+        count += !left_out[i];
+    }
+    return count;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
 
 /* Takes jobs until there are none; returns how many failed, at most 99. */
 static int work(int *next)
@@ -142,7 +203,7 @@ static int work(int *next)
         imx_folder_find(folder, &kept);
     int failed = 0, i;
     while ((i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < job_count)
-        failed += !is_left_out(i) && !compiles(&kept, &jobs[i]);
+        failed += !left_out[i] && !compiles(&kept, &jobs[i]);
     return failed < 99 ? failed : 99;
 }
 
@@ -155,6 +216,7 @@ int compile_jobs_run(void)
     if (next == MAP_FAILED)
         return 1;
     count = count < WORKERS_MOST ? count : WORKERS_MOST;
+    printf("%d configurations, %d of them compiled\n", job_count, choose());
     fflush(stdout);
     for (int i = 0; i < count; i++) {
         if ((workers[i] = fork()) == 0)

@@ -17,8 +17,9 @@ compile_job *compile_jobs_add(const imx_cuda_config *config, int arch, size_t sh
 
 int compile_jobs_count(void);
 
-/* Compiles all of them, by a process a core, and says on stderr what is wrong; how many processes
- * found something.  The compiler's reports are kept in IMBREX_CACHE_DIR. */
+/* Compiles them, by a process a core, of products enough to see every two options together, and
+ * says on stderr what is wrong; how many processes found something.  The compiler's reports are
+ * kept in IMBREX_CACHE_DIR. */
 int compile_jobs_run(void);
 
 #endif /* COMPILE_JOBS_H */
