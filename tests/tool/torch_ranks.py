@@ -161,6 +161,45 @@ def check_compile():
         assert torch.equal(one.grad, other.grad)
 
 
+def inductor_works():
+    """Needs a C++ compiler on CPUs, and Triton on GPUs."""
+    try:
+        return torch.compile(lambda x: x + 1)(whole(1, 2)).shape == (2,)
+    except torch._dynamo.exc.BackendCompilerFailed as failed:
+        print("no inductor: %s" % str(failed).splitlines()[0])
+        return False
+
+
+def check_inductor():
+    """One graph of PyTorch's own compiler, with gradients, and without them with operators whose
+    results are several."""
+    def layer(x, up, down):
+        return it.mm_rs(functional.silu(it.ag_mm(x, up.t())), down.t())
+
+    def serve(x, up, down, residual, gamma):
+        h = it.mm_ar(functional.relu(it.all_gather(x) @ up.t()), down.t())
+        c, h = it.all_reduce_rms(h * 0.5, residual, gamma)
+        return it.reduce_scatter(c) + 1, h
+    if not inductor_works():
+        return
+    torch._dynamo.reset()
+    given = whole(1, ROWS, K), whole(2, N, K), whole(3, K, N)
+    eager, traced = [leaf(t) for t in given], [leaf(t) for t in given]
+    compiled = torch.compile(layer, fullgraph=True)
+    for _ in range(2):  # the second time as it is replayed
+        y, z = layer(*eager), compiled(*traced)
+        near(z, y, "inductor")
+        for out in y, z:
+            out.backward(whole(4, *out.shape))
+    for name, one, other in zip(("x", "up", "down"), eager, traced):
+        near(other.grad, one.grad, "inductor's " + name, 1e-4)
+    more = whole(5, SIZE * ROWS, K), whole(6, K)
+    with torch.inference_mode():
+        for one, other in zip(serve(*given, *more),
+                              torch.compile(serve, fullgraph=True)(*given, *more)):
+            near(other, one, "inductor without gradients", 1e-4)
+
+
 def check_layers():
     """A transformer's MLP over ranks against one process, with its gradients, twice with the same
     bits."""
