@@ -234,7 +234,16 @@ def check_subgroup():
     """A process group of one's own, as a mesh of tensor and data parallelism has them."""
     alone = [dist.new_group([rank]) for rank in range(SIZE)][RANK]
     a = whole(RANK, ROWS, N)
-    assert torch.equal(it.all_gather(a, group=alone), a)
+    for group in alone, alone.group_name:
+        assert torch.equal(it.all_gather(a, group=group), a)
+    seen = []
+
+    def backend(graph, _):
+        seen.append([x for node in graph.graph.nodes for x in node.args if isinstance(x, str)])
+        return graph
+    torch.compile(lambda x: it.all_gather(x), fullgraph=True, backend=backend)(a)
+    # torch.compile keeps graphs on disk, and finds them by their text.
+    assert seen == [["%s as rank %d of %d" % (dist.group.WORLD.group_name, RANK, SIZE)]], seen
     assert it.group(alone, DEVICE).size == 1 and it.group(device=DEVICE).size == SIZE
 
 

@@ -108,8 +108,16 @@ class _Ranks:
 _ranks: Dict[Tuple[str, torch.device], _Ranks] = {}  # by the name of a process group and a device
 
 
+_AS = " as rank "
+
+
+def _plain(name):
+    """Of a name that name_of has given, or PyTorch."""
+    return name.partition(_AS)[0]
+
+
 def named(name):
-    return torch.distributed.distributed_c10d._resolve_process_group(name)
+    return torch.distributed.distributed_c10d._resolve_process_group(_plain(name))
 
 
 def size_of(name):
@@ -132,7 +140,7 @@ def own_rows(tensor, name):
 
 def ranks_of(name, tensor):
     """The ranks of a group, for tensors on that device."""
-    device = tensor.device
+    device, name = tensor.device, _plain(name)
     process_group, known = named(name), _ranks.get((name, device))
     if known is None or known.process_group() is not process_group or not known.group.is_open:
         known = _ranks[name, device] = _Ranks(process_group, device)
@@ -142,7 +150,7 @@ def ranks_of(name, tensor):
 def refuse(name, function, exception):
     """A check here refuses a call for which other ranks may wait: where they do, they hear why."""
     for (other, _), known in list(_ranks.items()):
-        if other == name and known.group.is_open:
+        if other == _plain(name) and known.group.is_open:
             known.group.refuse(function, exception)
 
 
@@ -165,10 +173,15 @@ def keep_plans(most: int) -> None:
 
 
 def name_of(process_group: GroupOrName) -> str:
+    """By which operators know it.  It says which rank of how many this is, since shapes follow from
+    that: what torch.compile keeps on disk for one is not taken for another."""
     if isinstance(process_group, str):
-        return process_group
+        if _AS in process_group or torch.compiler.is_compiling():
+            return process_group
+        process_group = named(process_group)
     process_group = process_group or torch.distributed.group.WORLD
     if process_group is None:
         raise RuntimeError("there is no process group: call torch.distributed.init_process_group() "
                            "first")
-    return process_group.group_name
+    return "%s%s%d of %d" % (process_group.group_name, _AS, process_group.rank(),
+                             process_group.size())

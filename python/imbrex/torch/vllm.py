@@ -98,7 +98,7 @@ def _all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
     """In the place of CudaCommunicator.all_reduce."""
     if self.world_size == 1 or not _takes(input_):
         return _old["all_reduce"](self, input_)
-    name = self.cpu_group.group_name
+    name = _ranks.name_of(self.cpu_group)
     return _or_old("all_reduce",
                    lambda: torch.ops.imbrex.all_reduce(input_, None, None, name), self, input_)
 
@@ -115,7 +115,7 @@ def _fused_allreduce_rms_norm(hidden_states: torch.Tensor, residual: torch.Tenso
         return _old["fused_allreduce_rms_norm"](hidden_states, residual, norm)
     return _or_old("fused_allreduce_rms_norm", lambda: torch.ops.imbrex.all_reduce_rms(
         hidden_states, residual, norm.weight, norm.variance_epsilon, 0.0, None,
-        tp.cpu_group.group_name), hidden_states, residual, norm)
+        _ranks.name_of(tp.cpu_group)), hidden_states, residual, norm)
 
 
 def _call_trtllm_fused_allreduce_norm(
@@ -162,7 +162,7 @@ def _merge(name: str, mask: Callable[..., None]) -> Callable[..., Any]:
         mask(lse, seq_lens, query_start_loc)
         merged = _or_old(name, lambda: torch.ops.imbrex.merge_states(
             cp_attn_out.contiguous(), lse, None, is_lse_base_on_e, False,
-            cp_group.cpu_group.group_name), cp_attn_out, cp_attn_lse, cp_group, ctx, True,
+            _ranks.name_of(cp_group.cpu_group)), cp_attn_out, cp_attn_lse, cp_group, ctx, True,
             is_lse_base_on_e, seq_lens, query_start_loc)
         return tuple(merged) if return_lse else merged[0]
     return merge
