@@ -16,30 +16,6 @@ def key_of(arguments):
     return tuple([_lies(x) if isinstance(x, torch.Tensor) else x for x in arguments])
 
 
-def is_unwatched():
-    """Whether calls are what they look like: nobody traces, transforms or profiles them."""
-    return not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-                or torch._C._len_torch_function_stack() or torch._C._is_tracing()
-                or torch._C._functorch.peek_interpreter_stack()
-                or torch.autograd._profiler_enabled())
-
-
-def plain_key_of(arguments):
-    """key_of(arguments) of plain tensors whose gradients nobody wants; else None."""
-    graded, key = torch.is_grad_enabled(), []
-    for x in arguments:
-        kind = type(x)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if graded and x.requires_grad:
-                return None
-            key.append(_lies(x))
-        elif isinstance(x, torch.Tensor):
-            return None
-        else:
-            key.append(x)
-    return tuple(key)
-
-
 class Again:
     """Runs a call's plan on other tensors."""
     __slots__ = "_ranks", "_kept", "_args", "_given", "_made", "_shapes", "_is_one"

@@ -6,31 +6,23 @@ from torch import Tensor
 
 from . import (_decode, _experts, _experts_back, _experts_scaled,  # noqa: F401: they define
                _operators, _scaled)  # torch.ops.imbrex
-from ._define import shortened
 from ._ranks import GroupOrName, name_of, size_of
-
-_all_gather, _reduce_scatter, _all_reduce, _all_reduce_rms = map(shortened, (
-    "all_gather", "reduce_scatter", "all_reduce", "all_reduce_rms"))
-_ag_mm, _mm_rs, _mm_ar = map(shortened, ("ag_mm", "mm_rs", "mm_ar"))
-_ag_scaled_mm, _scaled_mm_rs, _scaled_mm_ar = map(shortened, (
-    "ag_scaled_mm", "scaled_mm_rs", "scaled_mm_ar"))
-_merge_states, _flash_decode = map(shortened, ("merge_states", "flash_decode"))
 
 
 def all_gather(a: Tensor, *, m: Optional[int] = None, group: GroupOrName = None) -> Tensor:
     """[m, n], all ranks' rows of a[rows, n].  m: rows of all ranks; None: size * rows."""
-    return _all_gather(a, m, name_of(group))
+    return torch.ops.imbrex.all_gather(a, m, name_of(group))
 
 
 def reduce_scatter(a: Tensor, *, group: GroupOrName = None) -> Tensor:
     """[rows, n], this rank's rows of the sum over ranks of a[m, n]."""
-    return _reduce_scatter(a, name_of(group))
+    return torch.ops.imbrex.reduce_scatter(a, name_of(group))
 
 
 def all_reduce(a: Tensor, bias: Optional[Tensor] = None, residual: Optional[Tensor] = None, *,
                group: GroupOrName = None) -> Tensor:
     """The sum over ranks of a[..., n], + bias[n] + residual[..., n], which all ranks have alike."""
-    return _all_reduce(a, bias, residual, name_of(group))
+    return torch.ops.imbrex.all_reduce(a, bias, residual, name_of(group))
 
 
 def all_reduce_rms(a: Tensor, residual: Tensor, gamma: Tensor, eps: float = 1e-6, *,
@@ -38,7 +30,8 @@ def all_reduce_rms(a: Tensor, residual: Tensor, gamma: Tensor, eps: float = 1e-6
                    group: GroupOrName = None) -> Tuple[Tensor, Tensor]:
     """(c, h): h = the sum over ranks of a[..., n], + bias + residual; c = RMSNorm(h) * (gamma +
     gamma_offset), gamma[n]."""
-    return _all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias, name_of(group))
+    return torch.ops.imbrex.all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias,
+                                           name_of(group))
 
 
 def ag_mm(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *, m: Optional[int] = None,
@@ -49,7 +42,7 @@ def ag_mm(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *, m: Optional[in
     made.  m: rows of all ranks; None: size * rows.  keep_gathered: a gradient of b takes all rows
     of a: they are kept, or else gathered again."""
     keep = keep_gathered and torch.is_grad_enabled() and b.requires_grad
-    return _ag_mm(a, b, bias, keep, m, name_of(group))[0]
+    return torch.ops.imbrex.ag_mm(a, b, bias, keep, m, name_of(group))[0]
 
 
 def mm_rs(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *,
@@ -57,13 +50,13 @@ def mm_rs(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *,
     """[rows, n], this rank's rows of the sum over ranks of a[m, k] times b[k, n], + bias[n].
 
     a, b: this rank's own, as of ag_mm; bias: the same on all ranks, added once."""
-    return _mm_rs(a, b, bias, name_of(group))
+    return torch.ops.imbrex.mm_rs(a, b, bias, name_of(group))
 
 
 def mm_ar(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *,
           group: GroupOrName = None) -> Tensor:
     """[m, n], the sum over ranks of a[m, k] times b[k, n], + bias[n], on all ranks."""
-    return _mm_ar(a, b, bias, name_of(group))
+    return torch.ops.imbrex.mm_ar(a, b, bias, name_of(group))
 
 
 # ---- 8-bit products ------------------------------------------------------------------------------
@@ -84,8 +77,8 @@ def ag_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
 
     scale_a is of this rank's rows and travels with them; one for all is alike on all ranks.  bias:
     of out_dtype.  use_fast_accum: fewer bits, faster; not by blocks.  No gradient."""
-    return _ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, False, m,
-                         name_of(group))[0]
+    return torch.ops.imbrex.ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
+                                         False, m, name_of(group))[0]
 
 
 def scaled_mm_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
@@ -93,14 +86,16 @@ def scaled_mm_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
                  use_fast_accum: bool = False, group: GroupOrName = None) -> Tensor:
     """[rows, n] of out_dtype, this rank's rows of the sum over ranks of a[m, k] times b[k, n],
     + bias[n].  Operands as of ag_scaled_mm, with scale_a of m rows.  No gradient."""
-    return _scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, name_of(group))
+    return torch.ops.imbrex.scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
+                                         name_of(group))
 
 
 def scaled_mm_ar(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
                  bias: Optional[Tensor] = None, *, out_dtype: torch.dtype = torch.bfloat16,
                  use_fast_accum: bool = False, group: GroupOrName = None) -> Tensor:
     """[m, n] of out_dtype, that sum on all ranks.  Operands as of scaled_mm_rs.  No gradient."""
-    return _scaled_mm_ar(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum, name_of(group))
+    return torch.ops.imbrex.scaled_mm_ar(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
+                                         name_of(group))
 
 
 # ---- mixture of experts --------------------------------------------------------------------------
@@ -285,7 +280,7 @@ def merge_states(o: Tensor, lse: Tensor, *, sinks: Optional[Tensor] = None, natu
     Rank r gets heads r*H/R up to (r+1)*H/R; replicate: all.  lse: to base e, as FlashAttention has
     it; natural=False: to base 2, as FlashInfer.  Where it is infinite or NaN the rank has no such
     tokens.  sinks[heads]: scores of one more token, whose v is 0.  No gradient."""
-    return _merge_states(o, lse, sinks, natural, replicate, name_of(group))
+    return torch.ops.imbrex.merge_states(o, lse, sinks, natural, replicate, name_of(group))
 
 
 def flash_decode(q: Tensor, k: Tensor, v: Optional[Tensor], lengths: Tensor, *,
@@ -309,5 +304,6 @@ def flash_decode(q: Tensor, k: Tensor, v: Optional[Tensor], lengths: Tensor, *,
     of a sequence here, alike on all ranks; None: what there is room for, so that caches, or tables
     of pages, must have alike many on all ranks.  scale: of q . k, 0: 1/sqrt(head_dim).  soft_cap,
     sinks, natural, replicate: as imbrex_decode.h and merge_states have them.  No gradient."""
-    return _flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k, scale_v, context,
-                         scale, soft_cap, heads_first, natural, replicate, name_of(group))
+    return torch.ops.imbrex.flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k,
+                                         scale_v, context, scale, soft_cap, heads_first, natural,
+                                         replicate, name_of(group))

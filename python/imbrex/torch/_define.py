@@ -3,11 +3,11 @@ import functools
 
 import torch
 
-from ._again import Calls, is_unwatched, key_of, plain_key_of
+from ._again import Calls, key_of
 from ._ranks import ranks_of, refuse, share, size_of
 
 library = torch.library.Library("imbrex", "DEF")
-_calls = {}  # by the names of operators, and the calls of the library's that they make
+_runs = {}  # operators on CPUs and GPUs, by their names
 
 
 class Call:
@@ -29,7 +29,6 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
     other ranks wait where prepare refuses.  again: what it makes is all of a call, so that one of
     the same shapes need not be prepared."""
     name, calls = schema.partition("(")[0], Calls()
-    _calls[name] = calls, function
 
     def defined(prepare):
         @functools.wraps(prepare)
@@ -50,6 +49,7 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
                 calls.note(key, arguments, results, call)
             return results
         library.define(schema)
+        _runs[name] = run
         for key in "CPU", "CUDA":
             library.impl(name, run, key)
         torch.library.register_fake("imbrex::" + name, shapes, lib=library)
@@ -57,28 +57,38 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
     return defined
 
 
-def shortened(name):
-    """torch.ops.imbrex.NAME, but that a call like one before, of which nobody wants gradients, goes
-    past PyTorch's dispatcher: its layers take as long as all the rest of the host's part."""
-    operator, (calls, function) = getattr(torch.ops.imbrex, name), _calls[name]
+def _is_plain(arguments):
+    """Whether there is nothing to them but memory: no gradient that somebody wants, and nobody who
+    traces or transforms what is done to them."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
+        return False
+    graded = torch.is_grad_enabled()
+    for x in arguments:
+        kind = type(x)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            if (graded and x.requires_grad) or not (x.is_cuda or x.is_cpu):
+                return False
+        elif isinstance(x, torch.Tensor) or (kind is list and not _is_plain(x)):
+            return False
+    return True
 
-    def call(*arguments):
-        key = plain_key_of(arguments) if is_unwatched() else None
-        known = None if key is None else calls.find(key, arguments[-1])
-        if known is None:
-            return operator(*arguments)
-        try:
-            results = known.results()
-        except Exception as refused:
-            refuse(arguments[-1], function, refused)
-            raise
-        return known.run(arguments, results)
-    return call
+
+class _Shorter:
+    """Takes PyTorch's kernel for gradients to the library, but that a call of which nobody wants
+    any goes past it: its layers take as long as all the rest of the host's part."""
+
+    @staticmethod
+    def impl(name, kernel, key, with_keyset):
+        run = _runs[name]
+
+        def autograd(keyset, *arguments):
+            return run(*arguments) if _is_plain(arguments) else kernel(keyset, *arguments)
+        library.impl(name, autograd, key, with_keyset=with_keyset)
 
 
 def differentiate(name, keep, backward):
     """keep(ctx, inputs, output), backward(ctx, *grads): as torch.library.register_autograd."""
-    torch.library.register_autograd("imbrex::" + name, backward, setup_context=keep, lib=library)
+    torch.library.register_autograd("imbrex::" + name, backward, setup_context=keep, lib=_Shorter)
 
 
 def forward_only(name):
