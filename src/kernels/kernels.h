@@ -90,6 +90,8 @@ extern const imx_kernel imx_kernel_route;    /* route/args.h */
 extern const imx_kernel imx_kernel_grouped;  /* grouped/args.h */
 extern const imx_kernel imx_kernel_combine;  /* combine/args.h */
 extern const imx_kernel imx_kernel_dispatch; /* dispatch/args.h */
+extern const imx_kernel imx_kernel_combine_ll;  /* combine_ll/args.h */
+extern const imx_kernel imx_kernel_dispatch_ll; /* dispatch_ll/args.h */
 extern const imx_kernel imx_kernel_merge;    /* merge/args.h */
 extern const imx_kernel imx_kernel_attend;   /* attend/args.h */
 

@@ -4,6 +4,8 @@
  * store       caller   | one kernel: of each token that has rows here their sum, to its owner |
  *                        flag to all | wait for all | add ranks, residual |
  *
+ * ll          caller   | one kernel: sums in lines with their flags, and the sum of those |
+ *
  * sequential  caller   | the same of all tokens into local memory | push each rank its tokens,
  *                        flag | wait for all | add ranks, residual |
  *
@@ -12,9 +14,10 @@
  */
 #include "dispatch.h"
 #include "kernels/combine/args.h"
+#include "token_lines.h"
 #include "token_sums.h"
 
-enum { COMBINE }; /* kernel */
+enum { COMBINE, LL }; /* kernels */
 
 static int64_t slot_bytes(const imbrex_plan *plan)
 {
@@ -127,6 +130,31 @@ static imbrex_status run_sequential(const imx_run *run)
     return receive(run, parts + run->rank * bytes);
 }
 
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+static void lay_out_ll(const imx_variant *variant, imx_needs *needs)
+{
+    const imbrex_plan *plan = variant->plan;
+    imx_token_lines_needs(variant, plan->shape.m, imx_dispatch_slots(plan), needs);
+}
+
+static imbrex_status prepare_ll(imx_variant *variant)
+{
+    return imx_token_lines_prepare(variant, LL);
+}
+
+static imbrex_status run_ll(const imx_run *run)
+{
+    const imbrex_routing *routing = run->args->routing;
+    imx_combine_args args = own_args(run);
+    args.tokens = imx_dispatch_slots(run->plan);
+    args.from = run->args->a;
+    args.rows = imx_dispatch_rows(run->plan);
+    args.pair_row = routing->pair_row;
+    args.weights = routing->weights;
+    return imx_token_lines_add(run, LL, &args, run->m, run->plan->shape.m, imx_run_local(run));
+}
+
 /* ---- over nodes ------------------------------------------------------------------------------ */
 
 static size_t parts_bytes(const imbrex_plan *plan)
@@ -185,6 +213,11 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return imx_transfer_push_cost(rates, p->sent * p->in->ranks);
 }
 
+static double ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_token_lines_cost(rates, p->sent * p->in->ranks);
+}
+
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
     return imx_transfer_sequential_cost(rates, p->sent * p->in->ranks);
@@ -221,6 +254,15 @@ const imx_op imx_op_combine = {
           .layout = lay_out_store,
           .prepare = prepare,
           .run = run_store },
+        { .name = "ll",
+          .by_kernel = true,
+          .on_request = true, /* no GPU has run it */
+          .at_once = true,
+          .can = imx_dispatch_can_ll,
+          .cost = ll_cost,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
         { .name = "sequential",
           .cost = sequential_cost,
           .layout = lay_out_sequential,

@@ -4,6 +4,9 @@
  * store       caller   | one kernel: each own token's row to the ranks that want it, its ids to
  *                        all | flag to all | wait for all | places of pairs | slots to c |
  *
+ * ll          caller   | one kernel: rows, ids and weights in lines with their flags, places of pairs,
+ *                        rows to c |
+ *
  * sequential  caller   | the same into own slots | copy all of them to each peer, flag | wait for
  *                        all | places of pairs | slots to c |
  *
@@ -18,9 +21,10 @@
 #include "dispatch.h"
 
 #include "hierarchical.h"
+#include "kernels/dispatch_ll/args.h"
 #include "kernels/route/args.h"
 
-enum { DISPATCH, ROUTE }; /* kernels */
+enum { DISPATCH, ROUTE, LL }; /* kernels */
 
 enum { ALIGN_MOST = 512, TOP_K_MOST = 64, ALIGNMENT = 256, ROW_ALIGNMENT = 16 };
 
@@ -217,19 +221,26 @@ void imx_dispatch_timed_integers(const imx_asked *asked, const imbrex_field *ope
                       to);
 }
 
-static imbrex_status route(const imx_run *run)
+/* Of a run, but for where ids and weights are. */
+static imx_route_args run_route_args(const imx_run *run)
 {
     const imbrex_plan *plan = run->plan;
     const imbrex_routing *routing = run->args->routing;
     imx_route_args args = route_args(imx_dispatch_desc_of(plan), plan->group);
     args.plan = plan->object.number;
-    args.packed = imx_run_data(run, run->rank);
     args.expert_begin = routing->expert_begin;
     args.expert_rows = routing->expert_rows;
     args.row_pair = routing->row_pair;
     args.pair_row = routing->pair_row;
     args.pair_expert = routing->pair_expert;
     args.weights = routing->weights;
+    return args;
+}
+
+static imbrex_status route(const imx_run *run)
+{
+    imx_route_args args = run_route_args(run);
+    args.packed = imx_run_data(run, run->rank);
     return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
 
@@ -303,6 +314,77 @@ static imbrex_status run_sequential(const imx_run *run)
     for (int i = 1; i < run->ranks; i++)
         IMX_TRY(copy_slots(run, (run->rank + i) % run->ranks));
     return receive(run);
+}
+
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+bool imx_dispatch_can_ll(const imx_problem *p, imx_text *why_not)
+{
+    enum { KEPT = 32 << 10 }; /* of a block's shared memory, beside two bytes a pair */
+    const imx_shape *shape = &p->in->shape;
+    int64_t tokens = shape->m * p->in->ranks, most = IMX_DISPATCH_LL_TOKENS;
+    if (p->in->arch)
+        most = imx_min(most, ((int64_t)p->in->shared_bytes - KEPT) / (2 * TOP_K_MOST));
+    if (!p->in->whole_lines)
+        imx_text_add(why_not, "whose lines of 128 bytes would not arrive whole here: choose "
+                              "\"store\"");
+    else if (tokens > most)
+        imx_text_add(why_not,
+                     "which is for few tokens, and desc.rank_tokens x ranks is %lld: want at most "
+                     "%lld, or choose \"store\"",
+                     (long long)tokens, (long long)most);
+    else if (shape->n > IMX_DISPATCH_LL_COLUMNS)
+        imx_text_add(why_not,
+                     "which is for short rows, and desc.n is %lld: want at most %d, or choose "
+                     "\"store\"",
+                     (long long)shape->n, IMX_DISPATCH_LL_COLUMNS);
+    else
+        return true;
+    return false;
+}
+
+static imx_dispatch_ll_args ll_args(const imx_variant *variant)
+{
+    imx_dispatch_ll_args args = { .dispatch = dispatch_args(variant->plan) };
+    args.dispatch.stores = 1;
+    args.plan = imx_variant_point(variant);
+    args.part_bytes = imx_dispatch_ll_part_bytes(&args.dispatch);
+    return args;
+}
+
+static void lay_out_ll(const imx_variant *variant, imx_needs *needs)
+{
+    const imx_dispatch_ll_args args = ll_args(variant);
+    imx_needs slots = { 0 };
+    layout(variant, &slots);
+    needs->data_bytes = 2 * (size_t)variant->plan->group->size * (size_t)args.part_bytes;
+    needs->lines_bytes = needs->data_bytes;
+    needs->local_bytes = slots.data_bytes;
+    needs->done = (size_t)variant->config.blocks;
+}
+
+static imbrex_status prepare_ll(imx_variant *variant)
+{
+    const imx_dispatch_ll_args largest = ll_args(variant);
+    return imx_variant_prepare(variant, LL, &imx_kernel_dispatch_ll, &largest);
+}
+
+static imbrex_status run_ll(const imx_run *run)
+{
+    imx_dispatch_ll_args args = ll_args(run->variant);
+    args.dispatch.tokens = (int32_t)run->m;
+    args.dispatch.a = run->args->a;
+    args.dispatch.ids = run->args->ids;
+    args.dispatch.weights = run->args->weights;
+    args.dispatch.data[0] = imx_run_local(run);
+    args.dispatch.row_pair = run->args->routing->row_pair;
+    args.dispatch.end = run->args->routing->expert_begin + imx_dispatch_here(run->plan);
+    args.dispatch.c = run->args->c;
+    args.dispatch.scale_c = run->args->scale_c;
+    args.route = run_route_args(run);
+    args.uses = imx_run_done(run);
+    args.team = imx_run_team(run);
+    return imx_run_launch(run, run->stream, LL, &args, sizeof args);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -417,6 +499,12 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return imx_transfer_push_cost(rates, p->sent * p->in->ranks);
 }
 
+/* Lines of 120 bytes of data, and twice the time that a kernel takes which places nothing. */
+static double ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return 7 + 1.15 * p->sent * p->in->ranks / rates->store;
+}
+
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
     return imx_transfer_sequential_cost(rates, p->sent * p->in->ranks);
@@ -479,6 +567,15 @@ const imx_op imx_op_dispatch = {
           .layout = layout,
           .prepare = prepare,
           .run = run_store },
+        { .name = "ll",
+          .by_kernel = true,
+          .on_request = true, /* no GPU has run it */
+          .at_once = true,
+          .can = imx_dispatch_can_ll,
+          .cost = ll_cost,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
         { .name = "sequential",
           .cost = sequential_cost,
           .layout = layout,

@@ -23,6 +23,9 @@ static inline const imbrex_dispatch_desc *imx_dispatch_desc_of(const imbrex_plan
     return (const imbrex_dispatch_desc *)(const void *)plan->desc;
 }
 
+/* By kernels/dispatch_ll and combine_ll: few tokens. */
+bool imx_dispatch_can_ll(const imx_problem *p, imx_text *why_not);
+
 /* Of this rank: experts that it has, and rows that there is room for. */
 int imx_dispatch_here(const imbrex_plan *plan);
 int64_t imx_dispatch_rows(const imbrex_plan *plan);

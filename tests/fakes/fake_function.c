@@ -13,7 +13,9 @@
 #include "kernels/activate/args.h"
 #include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
+#include "kernels/combine_ll/args.h"
 #include "kernels/dispatch/args.h"
+#include "kernels/dispatch_ll/args.h"
 #include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/grouped/args.h"
@@ -105,6 +107,10 @@ static const struct CUfunc_st functions[] = {
     { "imx_merge", &imx_kernel_merge, sizeof(imx_merge_args), NULL, NULL, false, -1 },
     { "imx_route", &imx_kernel_route, sizeof(imx_route_args), NULL, NULL, false, -1 },
     { "imx_grouped", &imx_kernel_grouped, sizeof(imx_grouped_args), NULL, NULL, false, -1 },
+    { "imx_combine_ll", &imx_kernel_combine_ll, sizeof(imx_combine_ll_args), NULL, NULL, false,
+      -1 },
+    { "imx_dispatch_ll", &imx_kernel_dispatch_ll, sizeof(imx_dispatch_ll_args), NULL, NULL, false,
+      -1 },
     { "imx_combine", &imx_kernel_combine, sizeof(imx_combine_args), NULL, NULL, false, -1 },
     { "imx_dispatch", &imx_kernel_dispatch, sizeof(imx_dispatch_args), NULL, NULL, false, -1 },
 };

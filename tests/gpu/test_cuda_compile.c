@@ -18,7 +18,9 @@
 #include "kernels/activate/args.h"
 #include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
+#include "kernels/combine_ll/args.h"
 #include "kernels/dispatch/args.h"
+#include "kernels/dispatch_ll/args.h"
 #include "kernels/gate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/grouped/args.h"
@@ -198,6 +200,9 @@ static void dispatch(void **state)
     (void)state;
     imx_dispatch_args args = { .ranks = 4, .experts = 256, .top_k = 8, .n = 7168 };
     try(&imx_kernel_dispatch, &args);
+    imx_dispatch_ll_args few = { .dispatch = args };
+    few.dispatch.most = IMX_DISPATCH_LL_TOKENS / few.dispatch.ranks;
+    try(&imx_kernel_dispatch_ll, &few);
 }
 
 static void combine(void **state)
@@ -206,6 +211,9 @@ static void combine(void **state)
     imx_combine_args args = { .tokens = 1000, .n = 1000 };
     for (args.dtype = IMBREX_BF16; args.dtype <= IMBREX_F32; args.dtype++)
         try(&imx_kernel_combine, &args);
+    imx_combine_ll_args few = { .own = 0 };
+    for (few.combine.dtype = IMBREX_BF16; few.combine.dtype <= IMBREX_F32; few.combine.dtype++)
+        try(&imx_kernel_combine_ll, &few);
 }
 
 static void merge(void **state)

@@ -423,8 +423,8 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static exchange case_of(int i, bool over_nodes)
 {
-    static const char *const one[] = { "store", "sequential", NULL };
-    static const char *const several[] = { "hierarchical", "sequential", NULL };
+    static const char *const one[] = { "store", "sequential", "ll", NULL };
+    static const char *const several[] = { "hierarchical", "sequential", "hierarchical", NULL };
     const char *const *algorithms = over_nodes ? several : one;
     int shape = i / DISPATCH_KINDS % SHAPES, kind = i % DISPATCH_KINDS;
     exchange x = { .desc = shapes[shape],
@@ -433,7 +433,7 @@ static exchange case_of(int i, bool over_nodes)
                    .residual = (shape + kind) % 2 };
     x.desc.dtype = (imbrex_dtype)(IMBREX_BF16 + (shape + kind) % 3);
     x.desc.wire = (shape + 2 * kind) % 5 < 2 ? IMBREX_E4M3 : IMBREX_DTYPE_DEFAULT;
-    x.desc.algorithm = algorithms[(shape + kind / 2 + i / DISPATCH_KINDS / SHAPES) % 3];
+    x.desc.algorithm = algorithms[(shape + kind / 2 + i / DISPATCH_KINDS / SHAPES) % 4];
     return x;
 }
 
@@ -443,6 +443,8 @@ static int walk(imbrex_group *group, int step, char *arena)
     for (int i = 0; i < 2 * SHAPES * DISPATCH_KINDS; i += step) {
         exchange x = case_of(i, over_nodes);
         x.arena = arena;
+        if (x.desc.algorithm && strcmp(x.desc.algorithm, "ll") == 0 && !group->whole_lines)
+            x.desc.algorithm = NULL; /* ranks on one GPU */
         if (exchange_run_all(group, &x)) {
             fprintf(stderr,
                     "  case %d: %d tokens of %d, %d experts, top_k %d, dtype %d, ids %d, %s\n", i,

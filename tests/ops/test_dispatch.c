@@ -290,7 +290,7 @@ static int mistakes(imbrex_group *group, void *ctx)
     WRONG_DESC(wire, IMBREX_BF16, IMBREX_INVALID, "desc.wire is bf16: want e4m3, or f32");
     WRONG_DESC(wire, (imbrex_dtype)7, IMBREX_INVALID, "desc.wire is 7: want IMBREX_E4M3");
     WRONG_DESC(reserved[8], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
-    WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "has \"store\", \"sequential\" here");
+    WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "has \"store\", \"ll\", \"sequential\" here");
     WRONG_DESC(top_k, odd ? 1 : 2, IMBREX_PEER, "desc.top_k differs between ranks");
     WRONG_DESC(wire, odd ? IMBREX_E4M3 : IMBREX_F32, IMBREX_PEER,
                "desc.wire differs between ranks");

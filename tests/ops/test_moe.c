@@ -281,8 +281,8 @@ static int tuned(imbrex_group *group, void *ctx)
         bool ways[4];
     } ops[] = { { "ag_moe", { 1, 1, 1, 0 } },
                 { "moe_rs", { 0, 0, 1, 1 } },
-                { "dispatch", { 0, 0, 1, 1 } },
-                { "combine", { 0, 0, 1, 1 } } };
+                { "dispatch", { 0, 1, 1, 1 } },
+                { "combine", { 0, 1, 1, 1 } } };
     for (int i = 0; i < 4; i++) {
         const imbrex_moe_desc moe = { .tokens = 30, .n = 8, .k = 8, .experts = 7, .top_k = 2 };
         const imbrex_dispatch_desc tokens = {

@@ -50,4 +50,17 @@ IMX_TEAM_FN int imx_combine_owner(const imx_combine_args *args, int64_t token)
     return (int)(((token + 1) * args->ranks - 1) / args->tokens);
 }
 
+/* Whether rank has a row of that of all tokens. */
+IMX_TEAM_FN int imx_combine_is_on(const imx_combine_args *args, int64_t token, int rank)
+{
+    int64_t from = args->whole ? imx_team_row(args->experts, args->ranks, rank) : 0;
+    int64_t to = args->whole ? imx_team_row(args->experts, args->ranks, rank + 1) : args->experts;
+    const int32_t *expert = args->pair_expert + token * args->top_k;
+    for (int place = 0; place < args->top_k; place++) {
+        if (expert[place] >= from && expert[place] < to)
+            return 1;
+    }
+    return 0;
+}
+
 #endif /* IMX_COMBINE_ARGS_H */

@@ -46,18 +46,6 @@ static void add_places(const strip *s)
     }
 }
 
-static bool is_on(const imx_combine_args *args, int64_t token, int rank)
-{
-    int64_t from = args->whole ? imx_team_row(args->experts, args->ranks, rank) : 0;
-    int64_t to = args->whole ? imx_team_row(args->experts, args->ranks, rank + 1) : args->experts;
-    const int32_t *expert = args->pair_expert + (args->first + token) * args->top_k;
-    for (int place = 0; place < args->top_k; place++) {
-        if (expert[place] >= from && expert[place] < to)
-            return true;
-    }
-    return false;
-}
-
 static void add_ranks(const strip *s)
 {
     const imx_combine_args *args = s->args;
@@ -67,7 +55,7 @@ static void add_ranks(const strip *s)
         const char *part = (const char *)args->slots + (r - args->begin) * args->slot_bytes;
         const void *row =
             imx_dtype_at(args->dtype, r == args->own ? args->own_part : (const void *)part, at);
-        if (!is_on(args, s->token, r))
+        if (!imx_combine_is_on(args, args->first + s->token, r))
             continue;
         if (s->col == 0)
             imbrexd_check_read(row, (size_t)(args->n * imx_dtype_size(args->dtype)), 0, 1);

@@ -51,25 +51,13 @@ COMBINE_FN void list_places(const imx_combine_args &args, int64_t token, list *l
     }
 }
 
-COMBINE_FN bool is_on(const imx_combine_args &args, int64_t token, int rank)
-{
-    int64_t from = args.whole ? imx_team_row(args.experts, args.ranks, rank) : 0;
-    int64_t to = args.whole ? imx_team_row(args.experts, args.ranks, rank + 1) : args.experts;
-    const int32_t *expert = args.pair_expert + (args.first + token) * args.top_k;
-    for (int place = 0; place < args.top_k; place++) {
-        if (expert[place] >= from && expert[place] < to)
-            return true;
-    }
-    return false;
-}
-
 COMBINE_FN void list_ranks(const imx_combine_args &args, int64_t token, list *l)
 {
     int64_t at = token * args.n * BYTES;
     for (int first = args.begin; first < args.end; first += LANES) {
         int rank = first + (int)threadIdx.x;
         const char *part = (const char *)args.slots + (rank - args.begin) * args.slot_bytes;
-        append(l, rank < args.end && is_on(args, token, rank),
+        append(l, rank < args.end && imx_combine_is_on(&args, args.first + token, rank),
                (rank == args.own ? (const char *)args.own_part : part) + at, 1.0f);
     }
     if (threadIdx.x)

@@ -2,7 +2,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "args.h"
+#include "cpu_lines.h"
 #include "kernels/dtype.h"
 
 void imx_ll_cpu(const void *args, const imbrexd_block *block);
@@ -51,17 +51,10 @@ static int of_all(const ll *p)
     return p->args->how == IMX_LL_FANS ? IMX_POINT_PART : IMX_POINT_CHUNK;
 }
 
-/* Bytes of a shard's piece at `at`, where pieces have `each`; 0: there are none. */
-static size_t piece(int64_t bytes, int64_t at, int64_t each)
-{
-    int64_t left = bytes - at;
-    return left <= 0 ? 0 : (size_t)(left < each ? left : each);
-}
-
 /* A piece of what goes out, which lies nowhere if it is empty. */
 static void copy_piece(const load *l, int64_t at, int64_t each, void *to)
 {
-    size_t here = piece(l->bytes, at, each);
+    size_t here = imx_ll_piece(l->bytes, at, each);
     if (here)
         memcpy(to, l->from + at, here);
 }
@@ -105,60 +98,28 @@ static int take_words(const ll *p, int from, const imx_ll_unit *unit)
         if (!imbrexd_ll_wait(p->block->watch, &word[i], (uint32_t)p->epoch,
                              point_of(p, of_all(p), from), &data))
             return 0;
-        memcpy(to + i * HALF, &data, piece(bytes, i * HALF, HALF));
+        memcpy(to + i * HALF, &data, imx_ll_piece(bytes, i * HALF, HALF));
     }
     return 1;
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-typedef struct line {
-    char data[IMX_LL_LINE];
-    uint64_t epoch;
-} line;
-
-static int64_t lines(int64_t bytes)
-{
-    return imx_ll_units(1, bytes) / IMX_LL_UNITS;
-}
-
-/* Release, acquire: the epoch comes after its line's data.  Only the last one is posted, for
- * whoever sleeps, and says that all are there. */
 static void send_lines(const ll *p, const load *l)
 {
-    line *at = (line *)l->to;
-    int64_t count = lines(l->bytes);
-    imbrexd_check_write(at, IMX_LL_LINE, sizeof *at, (size_t)count);
-    for (int64_t i = 0; i < count; i++) {
-        copy_piece(l, i * IMX_LL_LINE, IMX_LL_LINE, at[i].data);
-        if (i < count - 1)
-            imbrexd_store_release(&at[i].epoch, p->epoch);
-    }
-    imbrexd_signal_post(&at[count - 1].epoch, p->epoch);
+    imx_ll_send_lines(l->to, l->from, l->bytes, p->epoch);
 }
 
 /* Whether all lines of `bytes` are here. */
 static int wait_lines(const ll *p, int what, int from, const imx_ll_unit *unit, int64_t bytes)
 {
-    const line *at = (const line *)unit;
-    int64_t count = lines(bytes);
-    if (!imbrexd_signal_wait(p->block->watch, &at[count - 1].epoch, p->epoch,
-                             point_of(p, what, from)))
-        return 0;
-    imbrexd_check_read(at, IMX_LL_LINE, sizeof *at, (size_t)count);
-    return 1;
+    return imx_ll_wait_lines(unit, bytes, p->epoch, p->block->watch, point_of(p, what, from));
 }
 
 static int take_lines(const ll *p, int from, const imx_ll_unit *unit)
 {
-    const line *at = (const line *)unit;
-    int64_t bytes = shard_bytes(p, from), count = lines(bytes);
-    char *to = place(p, from);
-    if (!wait_lines(p, of_all(p), from, unit, bytes))
-        return 0;
-    for (int64_t i = 0; i < count; i++)
-        memcpy(to + i * IMX_LL_LINE, at[i].data, piece(bytes, i * IMX_LL_LINE, IMX_LL_LINE));
-    return 1;
+    return imx_ll_take_lines(unit, place(p, from), shard_bytes(p, from), p->epoch, p->block->watch,
+                             point_of(p, of_all(p), from));
 }
 
 static void send(const ll *p, const load *l)
@@ -174,9 +135,9 @@ enum { PIECE = IMX_LL_LINE }; /* of a sum at a time: a line, or 30 words */
 static int take_piece(const ll *p, int rank, int64_t bytes, int64_t i, char to[PIECE])
 {
     const imx_ll_unit *part = imx_ll_part(p->args, p->rank, rank, p->epoch);
-    size_t here = piece(bytes, i * PIECE, PIECE);
+    size_t here = imx_ll_piece(bytes, i * PIECE, PIECE);
     if (p->args->lines) {
-        memcpy(to, ((const line *)part)[i].data, here);
+        memcpy(to, ((const imx_ll_line *)part)[i].data, here);
         return 1;
     }
     const uint64_t *word = &part->first + i * (PIECE / HALF);
@@ -223,7 +184,7 @@ static int add_up(const ll *p, int64_t first, int64_t bytes)
         imbrexd_check_read((const char *)args->residual + first, (size_t)bytes, 0, 1);
     for (int64_t i = 0; i * PIECE < bytes; i++) {
         float sum[PIECE / 2];
-        int64_t count = (int64_t)piece(bytes, i * PIECE, PIECE) / size;
+        int64_t count = (int64_t)imx_ll_piece(bytes, i * PIECE, PIECE) / size;
         for (int r = 0; r < p->ranks; r++) {
             _Alignas(8) char room[PIECE];
             if (r == p->rank)

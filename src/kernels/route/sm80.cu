@@ -7,7 +7,7 @@
  * writes down as it counts, a bit each, if there are not too many: then they are looked at once. */
 #include "../grid.cuh"
 #include "../vector.cuh"
-#include "args.h"
+#include "sm80_places.cuh"
 
 enum { THREADS = 1024, WARPS = THREADS / 32 };
 enum { AHEAD = 8 /* loads of a thread before it looks at one */ };
@@ -15,9 +15,7 @@ enum { MASKS = 4096 };
 enum : unsigned { ALL = 0xffffffff }; /* lanes */
 
 /* Of a block. */
-struct shared {
-    int32_t count[IMX_ROUTE_EXPERTS], begin[IMX_ROUTE_EXPERTS];
-    int32_t all;           /* rows of all experts */
+struct shared : places {
     int32_t before[WARPS]; /* matches in each warp's part */
     uint32_t masks[MASKS]; /* of 32 pairs each: those of the block's first expert */
 };
@@ -27,11 +25,6 @@ static __device__ __forceinline__ const int32_t *pair_at(const imx_route_args &a
 {
     int32_t token = pair / args.top_k;
     return args.packed + (int64_t)token * 2 * args.top_k + (pair - token * args.top_k);
-}
-
-static __device__ __forceinline__ bool is_here(const imx_route_args &args, int32_t id)
-{
-    return id >= args.first && id - args.first < args.here;
 }
 
 /* A lane's pairs, 32 apart: where in packed the next one's id is, without dividing again. */
@@ -73,11 +66,6 @@ static __device__ __forceinline__ void part_of(int32_t pairs, int32_t *first, in
     *end = pairs - *first < part ? pairs : *first + part;
 }
 
-static __device__ __forceinline__ int32_t cut(const imx_route_args &args, int32_t row)
-{
-    return row < args.rows ? row : args.rows;
-}
-
 static __device__ __forceinline__ void pack(const imx_route_args &args, int32_t thread,
                                             int32_t threads)
 {
@@ -116,30 +104,6 @@ static __device__ __forceinline__ void count_pairs(const imx_route_args &args, s
     __syncthreads();
 }
 
-/* By the first warp: 32 experts at a time. */
-static __device__ __forceinline__ void place_experts(const imx_route_args &args, shared *s)
-{
-    int32_t row = 0, lane = threadIdx.x;
-    for (int32_t at = 0; at < args.here; at += 32) {
-        int32_t e = at + lane, rows = e < args.here ? s->count[e] : 0;
-        if (args.capacity)
-            rows = e < args.here ? args.capacity : 0;
-        else if (e + 1 < args.here)
-            rows = (rows + args.align - 1) / args.align * args.align;
-        int32_t upto = rows;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            int32_t other = __shfl_up_sync(ALL, upto, step);
-            upto += lane >= step ? other : 0;
-        }
-        if (e < args.here)
-            s->begin[e] = row + upto - rows;
-        row += __shfl_sync(ALL, upto, 31);
-    }
-    if (lane == 0)
-        s->all = row;
-}
-
 /* What is each pair's own, and rows behind all experts'. */
 static __device__ __forceinline__ void every_pair(const imx_route_args &args, const shared *s,
                                                   int32_t thread, int32_t threads)
@@ -154,21 +118,6 @@ static __device__ __forceinline__ void every_pair(const imx_route_args &args, co
     }
     for (int64_t row = (int64_t)s->all + thread; row < args.rows; row += threads)
         args.row_pair[row] = -1;
-}
-
-/* Behind the last row that an expert may have. */
-static __device__ __forceinline__ int32_t limit_of(const imx_route_args &args, const shared *s,
-                                                   int32_t e)
-{
-    return args.capacity ? s->begin[e] + args.capacity : args.rows;
-}
-
-static __device__ __forceinline__ void fail(const imx_route_args &args, const imbrexd_watch &watch,
-                                            int32_t expert, int32_t rows, int32_t most)
-{
-    imbrexd_wait_point point = { args.plan, 0, watch.rank, expert };
-    if (rows > most)
-        imbrexd_fault_raise(&watch, IMBREXD_FAULT_ROWS, point, (uint64_t)rows, (uint64_t)most);
 }
 
 /* By a warp: which of its pairs are the expert's, for one that the block did not count. */
@@ -237,23 +186,6 @@ static __device__ __forceinline__ void place_pairs(const imx_route_args &args, s
          gap += THREADS)
         args.row_pair[gap] = -1;
     __syncthreads();
-}
-
-static __device__ __forceinline__ void tell(const imx_route_args &args, const shared *s,
-                                            const imbrexd_watch &watch)
-{
-    for (int32_t e = threadIdx.x; e < args.here; e += THREADS) {
-        int32_t begin = cut(args, s->begin[e]);
-        args.expert_begin[e] = begin;
-        int32_t end = s->begin[e] + s->count[e], limit = limit_of(args, s, e);
-        args.expert_rows[e] = end < limit ? end - begin : limit - begin;
-        if (args.capacity)
-            fail(args, watch, args.first + e, s->count[e], args.capacity);
-    }
-    if (threadIdx.x == 0) {
-        args.expert_begin[args.here] = cut(args, s->all);
-        fail(args, watch, -1, s->all, args.rows);
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
