@@ -4,8 +4,8 @@
  * store       caller   | one kernel: each own token's row to the ranks that want it, its ids to
  *                        all | flag to all | wait for all | places of pairs | slots to c |
  *
- * ll          caller   | one kernel: rows, ids and weights in lines with their flags, places of pairs,
- *                        rows to c |
+ * ll          caller   | one kernel: rows, ids and weights in lines with their flags, places of
+ *                        pairs, rows to c |
  *
  * sequential  caller   | the same into own slots | copy all of them to each peer, flag | wait for
  *                        all | places of pairs | slots to c |
@@ -241,7 +241,7 @@ static imbrex_status route(const imx_run *run)
 {
     imx_route_args args = run_route_args(run);
     args.packed = imx_run_data(run, run->rank);
-    return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
+    return imx_routing_run(run, ROUTE, &args, imx_run_local(run));
 }
 
 static imbrex_status take(const imx_run *run)
@@ -262,7 +262,10 @@ static void layout(const imx_variant *variant, imx_needs *needs)
 {
     const imx_dispatch_args args = dispatch_args(variant->plan);
     int64_t rows = imx_dispatch_slots(variant->plan) * args.row_bytes;
+    const imx_route_args pairs =
+        route_args(imx_dispatch_desc_of(variant->plan), variant->plan->group);
     needs->data_bytes = (size_t)(args.rows_at + rows);
+    needs->local_bytes = imx_routing_counts_bytes(variant, &pairs);
     needs->signals = (size_t)variant->plan->group->size;
 }
 
@@ -325,22 +328,16 @@ bool imx_dispatch_can_ll(const imx_problem *p, imx_text *why_not)
     int64_t tokens = shape->m * p->in->ranks, most = IMX_DISPATCH_LL_TOKENS;
     if (p->in->arch)
         most = imx_min(most, ((int64_t)p->in->shared_bytes - KEPT) / (2 * TOP_K_MOST));
+    bool few = tokens <= most && shape->n <= IMX_DISPATCH_LL_COLUMNS;
     if (!p->in->whole_lines)
         imx_text_add(why_not, "whose lines of 128 bytes would not arrive whole here: choose "
                               "\"store\"");
-    else if (tokens > most)
+    else if (!few)
         imx_text_add(why_not,
-                     "which is for few tokens, and desc.rank_tokens x ranks is %lld: want at most "
-                     "%lld, or choose \"store\"",
-                     (long long)tokens, (long long)most);
-    else if (shape->n > IMX_DISPATCH_LL_COLUMNS)
-        imx_text_add(why_not,
-                     "which is for short rows, and desc.n is %lld: want at most %d, or choose "
-                     "\"store\"",
-                     (long long)shape->n, IMX_DISPATCH_LL_COLUMNS);
-    else
-        return true;
-    return false;
+                     "which is for few tokens: want desc.rank_tokens x ranks, %lld, of at most "
+                     "%lld, and desc.n of at most %d, or choose \"store\"",
+                     (long long)tokens, (long long)most, IMX_DISPATCH_LL_COLUMNS);
+    return p->in->whole_lines && few;
 }
 
 static imx_dispatch_ll_args ll_args(const imx_variant *variant)

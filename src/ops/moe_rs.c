@@ -4,23 +4,34 @@
  * store       caller   | all experts' tiles | one kernel: of each token that has rows here their
  *                        sum, to its owner | flag to all | wait for all | add ranks, bias |
  *
+ *             caller   | tiles of part 0 of c's columns | of part 1 | ... | sums of the last part |
+ *                        flag to all | wait for all | add ranks, bias |
+ *             second                                    | sums of part 0 | of part 1 | ...
+ *
+ * ll          caller   | all experts' tiles | one kernel: sums to their owners in lines with their
+ *                        flags, and the sum of those |
+ *
  * sequential  caller   | all experts' tiles | weigh and add places | push each rank its tokens,
  *                        flags | wait for all | add ranks, bias |
  *
  * over nodes  caller   | all experts' tiles | weigh and add places |, then token_sums.h; sequential
  *                        without other streams
  *
- * Where tokens are on every rank: then | push own sums to all, flags | wait for all | copy |
+ * Where tokens are on every rank: then | push own sums to all, flags | wait for all | copy |, in ll
+ * by one more kernel.
  *
  * A product is rounded to dtype, and so is what a rank sends of a token.  By copies rows of tokens
  * that a rank has nothing of are sent, too, and not read.
  */
+#include "kernels/combine_parts/args.h"
 #include "moe.h"
 #include "plan/descs.h"
 #include "sum_all.h"
+#include "token_lines.h"
 #include "token_sums.h"
 
-enum { GROUPED, COMBINE }; /* kernels */
+enum { GROUPED, COMBINE, BESIDE, LAST }; /* kernels; */
+enum { LL = BESIDE, LL_SUMS = LAST };    /* of ll */
 
 /* ---- local data: | products [capacity, n] | parts [tokens, n] | over nodes: sums | ----------- */
 
@@ -62,21 +73,33 @@ static void layout(const imx_variant *variant, imx_needs *n)
     n->local_bytes = products_bytes(variant) + parts_bytes(variant);
 }
 
-static imbrex_status prepare(imx_variant *variant)
+/* reserved_sms: of the device, for what runs beside the product. */
+static imbrex_status prepare_for(imx_variant *variant, int reserved_sms)
 {
-    const imx_grouped_args product = imx_moe_grouped_largest(variant);
+    imx_grouped_args product = imx_moe_grouped_largest(variant);
     const imx_combine_args any = { .dtype = (int)variant->shape.out };
+    product.reserved_sms = reserved_sms;
     IMX_TRY(imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product));
     return imx_variant_prepare(variant, COMBINE, &imx_kernel_combine, &any);
 }
 
-static imbrex_status multiply(const imx_run *run)
+static imbrex_status prepare(imx_variant *variant)
+{
+    return prepare_for(variant, 0);
+}
+
+/* part_cols: of c, which others take away as they are made; 0: nobody does. */
+static imbrex_status multiply(const imx_run *run, int64_t part_cols)
 {
     imx_grouped_args args = imx_moe_grouped_args(run);
     args.own = run->args->a;
     args.c = products(run);
     args.scale_a = run->args->scale_a;
     args.scale_stride = imx_moe_scales(imx_moe_desc_of(run->plan));
+    args.part_cols = part_cols;
+    args.made = imx_run_done(run);
+    args.counters = imx_run_counters(run);
+    args.epoch = run->epoch;
     return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
 }
 
@@ -99,18 +122,20 @@ static imx_combine_args combine_args(const imx_run *run, int step)
     };
 }
 
-/* Into parts, or to where tokens' owners have a slot for this rank. */
-static imbrex_status add_places(const imx_run *run, bool stores)
+/* Of all tokens, into parts. */
+static imx_combine_args places_args(const imx_run *run)
 {
     imx_combine_args args = combine_args(run, IMX_COMBINE_PLACES);
     args.tokens = run->m;
     args.from = products(run);
     args.rows = imx_moe_rows(run->plan);
     args.to = parts(run);
-    args.stores = stores;
-    args.slot_bytes = (int64_t)imx_transfer_slot_bytes(run->variant);
-    for (int r = 0; r < run->ranks && stores; r++)
-        args.data[r] = imx_run_data(run, r);
+    return args;
+}
+
+static imbrex_status add_places(const imx_run *run)
+{
+    const imx_combine_args args = places_args(run);
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
@@ -156,8 +181,8 @@ static imbrex_status run_sequential(const imx_run *run)
     bool replicate = imx_moe_desc_of(run->plan)->replicate;
     void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run));
-    IMX_TRY(add_places(run, false));
+    IMX_TRY(multiply(run, 0));
+    IMX_TRY(add_places(run));
     IMX_TRY(imx_transfer_scatter(run, run->stream, parts(run), NULL));
     IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
     IMX_TRY(add_ranks(
@@ -175,20 +200,201 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return imx_transfer_push_cost(rates, p->sent);
 }
 
+/* What a run is expected to take in microseconds with so many of the SMs, a whole number of which
+ * takes sums away beneath the product, or none.  A product makes 650 TFLOP/s, or reads 4 TB/s of
+ * weights; an SM moves 50 GB/s, all of them 3.5 TB/s. */
+static double expected_us(const imx_variant *variant, int taking)
+{
+    const imbrex_moe_desc *desc = imx_moe_desc_of(variant->plan);
+    const imx_grouped_args product = imx_moe_grouped_largest(variant);
+    double ranks = variant->plan->group->size, sms = variant->config.blocks;
+    double share = desc->parallel == IMBREX_EXPERTS_WHOLE ? ranks : 1;
+    double pairs = (double)variant->shape.m * desc->top_k / share, n = (double)desc->n;
+    double bytes = (double)imx_dtype_bytes(desc->out), row = n * bytes;
+    double flops = 2 * pairs * n * (double)desc->k;
+    double weights = (double)product.here * n * (double)desc->k * bytes;
+    double made = fmax(flops / 650e6, weights / 4e6);
+    double sent = (double)variant->shape.m * row;
+    if (!taking)
+        return made + fmax(pairs * row / 3.5e6, sent / imx_cost_rates.store);
+    double part = fmin(1, IMX_GROUPED_PART / n);
+    return fmax(made * sms / (sms - taking), (pairs * row + sent) / (50e3 * taking)) +
+           part * sent / imx_cost_rates.store;
+}
+
+/* How many SMs do that; who asks for chunks gets them. */
+static int taking_of(const imx_variant *variant)
+{
+    static const int counts[] = { 4, 8, 12, 16, 24 };
+    const imbrex_plan *plan = variant->plan;
+    const double gain_least = 0.04;
+    int64_t row = variant->shape.n * (int64_t)imx_dtype_bytes(variant->shape.out);
+    int sms = variant->config.blocks, best = 0;
+    bool asked = imx_moe_desc_of(plan)->chunk_rows > 0;
+    if (variant->shape.n <= IMX_GROUPED_PART || row % 16 || sms < 2)
+        return 0;
+    if (asked)
+        return (int)imx_max(1, imx_min(8, sms / 8));
+    if (!plan->group->target->arch || plan->group->sharers > 1)
+        return 0;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && 4 * counts[i] <= sms; i++) {
+        if (expected_us(variant, counts[i]) < expected_us(variant, best) * (1 - gain_least))
+            best = counts[i];
+    }
+    return best;
+}
+
+static int parts_of(const imx_variant *variant)
+{
+    return taking_of(variant) ? (int)imx_ceil_div(variant->shape.n, IMX_GROUPED_PART) : 0;
+}
+
+static void lay_out_store(const imx_variant *variant, imx_needs *n)
+{
+    layout(variant, n);
+    n->done = (size_t)parts_of(variant);
+}
+
+static imbrex_status prepare_store(imx_variant *variant)
+{
+    int taking = taking_of(variant);
+    const imx_combine_parts_args last = { .combine.dtype = (int)variant->shape.out },
+                                 beside = { .combine = last.combine, .blocks = taking };
+    IMX_TRY(prepare_for(variant, taking));
+    if (!taking)
+        return IMBREX_OK;
+    IMX_TRY(imx_variant_prepare(variant, BESIDE, &imx_kernel_combine_parts, &beside));
+    return imx_variant_prepare(variant, LAST, &imx_kernel_combine_parts, &last);
+}
+
+/* Sums of places go to where tokens' owners have a slot for this rank. */
+static imx_combine_args sends_args(const imx_run *run)
+{
+    imx_combine_args args = places_args(run);
+    args.stores = 1;
+    args.slot_bytes = (int64_t)imx_transfer_slot_bytes(run->variant);
+    for (int r = 0; r < run->ranks; r++)
+        args.data[r] = imx_run_data(run, r);
+    return args;
+}
+
+static imbrex_status multiply_and_send(const imx_run *run)
+{
+    IMX_TRY(multiply(run, 0));
+    const imx_combine_args args = sends_args(run);
+    return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
+}
+
+/* Of the columns' parts, all but the last are sent beneath the product. */
+static imbrex_status multiply_and_send_parts(const imx_run *run, int parts)
+{
+    imx_combine_parts_args last = {
+        .combine = sends_args(run),
+        .part_cols = IMX_GROUPED_PART,
+        .first_part = parts - 1,
+        .end_part = parts,
+        .plan = imx_variant_point(run->variant),
+        .epoch = run->epoch,
+    };
+    imx_combine_parts_args beside = last;
+    beside.first_part = 0;
+    beside.end_part = parts - 1;
+    beside.made = imx_run_done(run);
+    IMX_TRY(imx_run_fork(run));
+    IMX_TRY(imx_run_launch(run, run->plan->comm, BESIDE, &beside, sizeof beside));
+    IMX_TRY(multiply(run, IMX_GROUPED_PART));
+    IMX_TRY(imx_run_launch(run, run->stream, LAST, &last, sizeof last));
+    return imx_run_join(run);
+}
+
 static imbrex_status run_store(const imx_run *run)
 {
     bool replicate = imx_moe_desc_of(run->plan)->replicate;
     void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
     size_t slot = imx_transfer_slot_bytes(run->variant);
+    int parts = parts_of(run->variant);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run));
-    IMX_TRY(add_places(run, true));
+    IMX_TRY(parts ? multiply_and_send_parts(run, parts) : multiply_and_send(run));
     IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_POINT_PART));
     IMX_TRY(
         add_ranks(run, (const char *)imx_run_data(run, run->rank) + (size_t)run->rank * slot, own));
     if (replicate)
         IMX_TRY(gather_sums(run, own));
     return imx_run_end(run);
+}
+
+/* ---- ll -------------------------------------------------------------------------------------- */
+
+static bool can_ll(const imx_problem *p, imx_text *why_not)
+{
+    const int64_t most = (int64_t)1 << 28;
+    bool few = p->in->shape.m <= most / imx_max(1, p->in->shape.n);
+    if (!p->in->whole_lines)
+        imx_text_add(why_not, "whose lines of 128 bytes would not arrive whole here: choose "
+                              "\"store\"");
+    else if (!few)
+        imx_text_add(why_not,
+                     "which is for few tokens: want desc.tokens x desc.n of at most 2^28, or "
+                     "choose \"store\"");
+    return p->in->whole_lines && few;
+}
+
+static double ll_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return imx_token_lines_cost(rates, p->sent);
+}
+
+static int64_t most_own(const imx_variant *variant)
+{
+    return imx_ceil_div(variant->shape.m, variant->plan->group->size);
+}
+
+/* Of the sums, without the products. */
+static void sums_by_ll(const imx_variant *variant, imx_needs *n)
+{
+    imx_token_lines_needs(variant, most_own(variant), variant->shape.m, n);
+}
+
+static void lay_out_ll(const imx_variant *variant, imx_needs *n)
+{
+    imx_needs sums = { 0 }, gather = { 0 };
+    sums_by_ll(variant, &sums);
+    if (imx_moe_desc_of(variant->plan)->replicate)
+        imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_GATHERS, &gather);
+    *n = imx_transfer_both_ll(&sums, &gather);
+    n->local_bytes = products_bytes(variant) + sums.local_bytes;
+}
+
+static imbrex_status prepare_ll(imx_variant *variant)
+{
+    const imx_grouped_args product = imx_moe_grouped_largest(variant);
+    IMX_TRY(imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product));
+    IMX_TRY(imx_token_lines_prepare(variant, LL));
+    if (!imx_moe_desc_of(variant->plan)->replicate)
+        return IMBREX_OK;
+    return imx_transfer_ll_prepare(variant, LL_SUMS, variant->shape.n, IMX_LL_GATHERS);
+}
+
+static imbrex_status run_ll(const imx_run *run)
+{
+    bool replicate = imx_moe_desc_of(run->plan)->replicate;
+    void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
+    imx_combine_args sums = own_args(run, own);
+    int64_t own_tokens = sums.tokens;
+    sums.tokens = run->m;
+    sums.from = products(run);
+    sums.rows = imx_moe_rows(run->plan);
+    IMX_TRY(multiply(run, 0));
+    IMX_TRY(imx_token_lines_add(run, LL, &sums, own_tokens, most_own(run->variant), parts(run)));
+    if (!replicate)
+        return IMBREX_OK;
+    imx_needs first = { 0 };
+    imbrex_args args = *run->args;
+    sums_by_ll(run->variant, &first);
+    imx_run gather = imx_transfer_second_ll(run, &first);
+    args.a = own;
+    gather.args = &args;
+    return imx_transfer_ll(&gather, LL_SUMS, run->variant->shape.n, IMX_LL_GATHERS, args.c);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -236,8 +442,8 @@ static imbrex_status run_nodes(const imx_run *run, bool overlapped)
         .own = own_args(run, own),
     };
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run));
-    IMX_TRY(add_places(run, false));
+    IMX_TRY(multiply(run, 0));
+    IMX_TRY(add_places(run));
     if (overlapped)
         IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_token_sums_add(run, &lanes, &sums));
@@ -292,9 +498,18 @@ const imx_op imx_op_moe_rs = {
           .by_kernel = true,
           .stores = true,
           .cost = store_cost,
-          .layout = layout,
-          .prepare = prepare,
+          .layout = lay_out_store,
+          .prepare = prepare_store,
           .run = run_store },
+        { .name = "ll",
+          .by_kernel = true,
+          .on_request = true, /* no GPU has run it */
+          .at_once = true,
+          .can = can_ll,
+          .cost = ll_cost,
+          .layout = lay_out_ll,
+          .prepare = prepare_ll,
+          .run = run_ll },
         { .name = "sequential",
           .cost = cost,
           .layout = layout,

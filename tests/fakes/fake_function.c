@@ -14,6 +14,7 @@
 #include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
 #include "kernels/combine_ll/args.h"
+#include "kernels/combine_parts/args.h"
 #include "kernels/dispatch/args.h"
 #include "kernels/dispatch_ll/args.h"
 #include "kernels/gate/args.h"
@@ -111,6 +112,8 @@ static const struct CUfunc_st functions[] = {
       -1 },
     { "imx_dispatch_ll", &imx_kernel_dispatch_ll, sizeof(imx_dispatch_ll_args), NULL, NULL, false,
       -1 },
+    { "imx_combine_parts", &imx_kernel_combine_parts, sizeof(imx_combine_parts_args), NULL, NULL,
+      false, -1 },
     { "imx_combine", &imx_kernel_combine, sizeof(imx_combine_args), NULL, NULL, false, -1 },
     { "imx_dispatch", &imx_kernel_dispatch, sizeof(imx_dispatch_args), NULL, NULL, false, -1 },
 };

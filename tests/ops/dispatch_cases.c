@@ -413,7 +413,7 @@ static const imbrex_dispatch_desc shapes[] = {
     { .rank_tokens = 13, .n = 32, .experts = 8, .top_k = 2 },
     { .rank_tokens = 20, .n = 17, .experts = 13, .top_k = 4, .align = 1 },
     { .rank_tokens = 1, .n = 1, .experts = 1, .top_k = 1, .align = 512 },
-    { .rank_tokens = 5, .n = 130, .experts = 3, .top_k = 64, .align = 4 },
+    { .rank_tokens = 5, .n = 130, .experts = 3, .top_k = 64, .align = 4, .sms = 1 },
     { .rank_tokens = 0, .n = 8, .experts = 4, .top_k = 2 },
     { .rank_tokens = 6, .n = 0, .experts = 5, .top_k = 3 },
     { .rank_tokens = 9, .n = 264, .experts = 7, .top_k = 3, .expert_capacity = 162 },

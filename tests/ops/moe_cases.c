@@ -366,7 +366,8 @@ static int check_case(imbrex_group *group, const moe_case *c, char *arena)
     imbrex_moe_desc gathers = c->desc, scatters = c->desc;
     gathers.algorithm = c->gathers;
     RANK_OK(imbrex_plan_ag_moe(group, &gathers, &ag));
-    scatters.algorithm = c->scatters;
+    bool lines = c->scatters && strcmp(c->scatters, "ll") == 0;
+    scatters.algorithm = lines && !group->whole_lines ? NULL : c->scatters; /* ranks on one GPU */
     RANK_OK(imbrex_plan_moe_rs(group, &scatters, &rs));
     RANK_CHECK(imbrex_plan_rows(ag) == imbrex_plan_rows(rs), "capacities differ");
     for (int i = 0; i < 3 && !failed; i++) {
@@ -398,10 +399,12 @@ static const struct {
     { 24, 16, 32, 8, 2, 0, 0 }, { 61, 17, 13, 12, 4, 1, 5 }, { 3, 70, 7, 2, 1, 512, 0 },
     { 1, 1, 1, 1, 1, 0, 0 },    { 20, 5, 30, 3, 64, 4, 0 },  { 9, 4, 0, 5, 2, 0, 0 },
     { 0, 8, 8, 4, 2, 0, 0 },    { 7, 0, 8, 3, 2, 0, 0 },     { 50, 65, 20, 40, 8, 16, 7 },
+    { 9, 1608, 5, 3, 2, 0, 4 },
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static const char *const algorithms[] = { "copy", "ll", "sequential" }; /* of ag_moe */
+static const char *const sums[] = { "sequential", "store", "ll" };      /* of moe_rs */
 static const char *const over_nodes[] = { "hierarchical", "sequential", NULL };
 
 static moe_case case_of(int i)
@@ -420,7 +423,7 @@ static moe_case case_of(int i)
                                  .replicate = (s + 2 * kind) % 3 == 1 },
                        .ids = kind,
                        .gathers = algorithms[(s + kind + i) % 3],
-                       .scatters = (s + kind) % 3 ? "store" : "sequential",
+                       .scatters = sums[(s + kind) % 3],
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
                        .residual = (s + kind + i) / 2 % 2,
@@ -432,12 +435,13 @@ static moe_case case_of(int i)
  * that a block has several.  tries: how many kinds of ids. */
 static const struct {
     int64_t tokens, n, k;
-    int experts, top_k, align, sms, tries;
+    int experts, top_k, align, sms, tries, chunk_rows;
 } wide[] = {
-    { 96, 136, 200, 2, 2, 0, 1, 3 }, { 140, 232, 136, 3, 2, 4, 1, 3 },
-    { 40, 456, 64, 4, 2, 1, 1, 3 },  { 60, 72, 328, 2, 3, 16, 1, 3 },
-    { 300, 64, 72, 2, 2, 0, 2, 3 },  { 1200, 8, 16, 160, 8, 0, 0, 1 },
-    { 16500, 8, 8, 3, 8, 1, 0, 1 },
+    { 96, 136, 200, 2, 2, 0, 1, 3, 0 },  { 140, 232, 136, 3, 2, 4, 1, 3, 0 },
+    { 40, 456, 64, 4, 2, 1, 1, 3, 0 },   { 60, 72, 328, 2, 3, 16, 1, 3, 0 },
+    { 300, 64, 72, 2, 2, 0, 2, 3, 0 },   { 1200, 8, 16, 160, 8, 0, 0, 1, 0 },
+    { 16500, 8, 8, 3, 8, 1, 0, 1, 0 },   { 130, 1736, 72, 3, 2, 0, 0, 3, 64 },
+    { 90, 1536, 264, 4, 2, 1, 2, 2, 9 },
 };
 enum { WIDE = sizeof wide / sizeof *wide };
 
@@ -452,12 +456,13 @@ static moe_case wide_case_of(int s, int i)
                                  .top_k = wide[s].top_k,
                                  .align = wide[s].align,
                                  .sms = wide[s].sms,
+                                 .chunk_rows = wide[s].chunk_rows,
                                  .parallel = (imbrex_experts)(i % 2),
                                  .dtype = (s + kind) % 2 ? IMBREX_F16 : IMBREX_BF16,
                                  .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
                        .ids = ids[kind],
                        .gathers = algorithms[i % 3],
-                       .scatters = i % 3 ? "store" : "sequential",
+                       .scatters = sums[(i + i / 3) % 3],
                        .weights = 1 };
 }
 

@@ -223,7 +223,7 @@ static int mistakes(imbrex_group *group, void *ctx)
     WRONG_DESC(rows, -1, IMBREX_INVALID, "desc.rows is -1");
     WRONG_DESC(tokens, 1 << 30, IMBREX_UNSUPPORTED, "want at most 2^30 pairs");
     WRONG_DESC(reserved[8], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
-    WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "moe_rs has \"store\", \"sequential\" here");
+    WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "has \"store\", \"ll\", \"sequential\" here");
     WRONG_DESC(top_k, odd ? 1 : 2, IMBREX_PEER, "desc.top_k differs between ranks");
     RANK_CHECK(imbrex_plan_rows(NULL) == 0, "NULL has rows");
     RANK_OK(imbrex_plan_ag_moe(group, &good, &plan));
@@ -280,7 +280,7 @@ static int tuned(imbrex_group *group, void *ctx)
         const char *op;
         bool ways[4];
     } ops[] = { { "ag_moe", { 1, 1, 1, 0 } },
-                { "moe_rs", { 0, 0, 1, 1 } },
+                { "moe_rs", { 0, 1, 1, 1 } },
                 { "dispatch", { 0, 1, 1, 1 } },
                 { "combine", { 0, 1, 1, 1 } } };
     for (int i = 0; i < 4; i++) {

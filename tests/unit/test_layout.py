@@ -40,6 +40,12 @@ RULES = [
     ("src/transport/**", BASE + ["include/imbrex_mpi.h", "src/bootstrap/socket.h",
                                  "src/group/net.h", "src/group/transport.h", "src/transport/*",
                                  "src/kernels/wait_points.h"], None),
+    ("src/kernels/*_ll/*", PUBLIC + [  # other kernels' steps in one launch
+        "src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h", "src/kernels/*/args.h",
+        "src/kernels/ll/cpu_lines.h", "src/kernels/ll/sm80_lines.cuh",
+        "src/kernels/route/sm80_places.cuh"], None),
+    ("src/kernels/combine_parts/*", PUBLIC + [  # the combine kernel's, of columns
+        "src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h", "src/kernels/combine/args.h"], None),
     ("src/kernels/*/args.h", PUBLIC + ["src/kernels/scale.h", "src/kernels/wait_points.h",
                                        "src/kernels/team.h", "src/kernels/user.h", "{own}/*.h"],
      None),

@@ -35,7 +35,7 @@ static void add_places(const combine_ll *p)
     run_step(p, &step);
 }
 
-/* The owner's tokens that have a row here; first of all a line that says that this rank has come. */
+/* A line that says that this rank has come, and the owner's tokens that have a row here. */
 static void send_to(const combine_ll *p, int owner)
 {
     const imx_combine_args *c = &p->args->combine;

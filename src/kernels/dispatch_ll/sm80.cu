@@ -286,19 +286,6 @@ LL_FN void count_before(const imx_route_args &route, shared *s)
         s->before[0] = 0;
 }
 
-/* Rows between experts, and behind all. */
-LL_FN void clear_gaps(const run_of &run, const shared *s)
-{
-    const imx_route_args &route = run.args.route;
-    for (int32_t e = (int32_t)blockIdx.x; e <= route.here; e += (int32_t)gridDim.x) {
-        bool last = e == route.here;
-        int32_t first = last ? s->all : s->begin[e] + s->count[e];
-        int32_t next = last ? route.rows : e + 1 < route.here ? s->begin[e + 1] : s->all;
-        for (int32_t row = first + (int32_t)threadIdx.x; row < cut(route, next); row += THREADS)
-            route.row_pair[row] = -1;
-    }
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* By all threads: number `from` and those behind it of an expert's pairs, `count` of them, in
@@ -456,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (blockIdx.x == 0)
         tell(args.route, &s, watch);
-    clear_gaps(run, &s);
+    clear_gaps(args.route, &s);
     if (place_share(run, &s))
         take_weights(run);
 }

@@ -52,6 +52,7 @@ enum {
 /* What consumers are told of a tile. */
 typedef struct __attribute__((aligned(16))) tile_info {
     int row, col, rows; /* of c; rows to be stored */
+    int part;
 } tile_info;
 
 static_assert(sizeof(tile_info) <= IMX_GROUPED_INFO, "it has its place");
@@ -179,6 +180,7 @@ IMX_FN void tell_consumers(const note *n, uint32_t stage)
     info->row = (int)n->tile.row;
     info->col = (int)n->tile.col;
     info->rows = n->tile.rows;
+    info->part = n->part;
 }
 
 IMX_FN void produce(const imx_grouped_args &args, const imbrexd_watch *watch,
@@ -299,7 +301,17 @@ IMX_FN void store_pieces(const uint32_t (&packed)[IMX_ACC / 2], const imx_groupe
             store_piece(packed, args, t, row, buffer, q);
 }
 
-IMX_FN void consume(const imx_grouped_args &args, uint32_t tiles)
+/* By a warp, which has stored its rows of the tile. */
+IMX_FN void tell_piece(const imx_grouped_args &args, const int32_t *before, int64_t columns,
+                       const tile_info &t)
+{
+    __syncwarp();
+    if (args.part_cols && t.rows && lane_here() == 0)
+        tell_stored(args, before[segments_of(args)], columns, t.part, CONSUMERS * 4);
+}
+
+IMX_FN void consume(const imx_grouped_args &args, const int32_t *before_tiles, int64_t columns,
+                    uint32_t tiles)
 {
     uint32_t base = shared_base();
     int warp = (int)threadIdx.x / 32 - PRODUCERS / 32, steps = steps_of(args);
@@ -307,7 +319,7 @@ IMX_FN void consume(const imx_grouped_args &args, uint32_t tiles)
     uint32_t buffer = base + PIECES_AT + warp * IMX_GROUPED_PIECE;
     float d[IMX_ACC];
     uint32_t packed[IMX_ACC / 2]; /* the tile before, which leaves beneath this one's products */
-    tile_info last = { 0, 0, 0 };
+    tile_info last = { 0, 0, 0, 0 };
     place at = { 0, 0 };
 #pragma unroll 1
     for (uint32_t i = blockIdx.x; i < tiles; i += gridDim.x) {
@@ -333,12 +345,14 @@ IMX_FN void consume(const imx_grouped_args &args, uint32_t tiles)
             store_pieces(packed, args, last, row, buffer, steps - 1, PIECES);
         wgmma_wait(0);
         release(base, before);
+        tell_piece(args, before_tiles, columns, last);
 #pragma unroll
         for (int j = 0; j < IMX_ACC / 2; j++)
             packed[j] = pack(d[2 * j], d[2 * j + 1]);
         last = now;
     }
     store_pieces(packed, args, last, row, buffer, 0, PIECES);
+    tell_piece(args, before_tiles, columns, last);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -365,6 +379,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 2 && blockIdx.x + threadIdx.x * gridDim.x < tiles)
         notes[threadIdx.x] = tile_at(args, before, columns, blockIdx.x + threadIdx.x * gridDim.x);
     __syncthreads();
+    if (tiles == 0 && blockIdx.x == 0)
+        tell_all(args);
 
     if (threadIdx.x < PRODUCERS) {
 #if IMX_TILE_M > 64
@@ -375,6 +391,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_TILE_M > 64
         reg_more(CONSUMER_REGISTERS);
 #endif
-        consume(args, tiles);
+        consume(args, before, columns, tiles);
     }
 }

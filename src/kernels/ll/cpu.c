@@ -232,7 +232,9 @@ static void gather(const ll *p)
     send_to_all(p, p->args->from, bytes, false);
     if (bytes) {
         imbrexd_check_read(p->args->from, (size_t)bytes, 0, 1);
-        memcpy(place(p, p->rank), p->args->from, (size_t)bytes);
+        char *to = place(p, p->rank);
+        if (to != p->args->from)
+            memcpy(to, p->args->from, (size_t)bytes);
     }
     take_from_all(p, false);
 }

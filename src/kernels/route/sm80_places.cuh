@@ -78,4 +78,16 @@ ROUTE_FN void tell(const imx_route_args &args, const places *s, const imbrexd_wa
     }
 }
 
+/* Rows between experts, and behind all. */
+ROUTE_FN void clear_gaps(const imx_route_args &args, const places *s)
+{
+    for (int32_t e = (int32_t)blockIdx.x; e <= args.here; e += (int32_t)gridDim.x) {
+        bool last = e == args.here;
+        int32_t first = last ? s->all : s->begin[e] + s->count[e];
+        int32_t next = last ? args.rows : e + 1 < args.here ? s->begin[e + 1] : s->all;
+        for (int32_t row = first + (int32_t)threadIdx.x; row < cut(args, next); row += blockDim.x)
+            args.row_pair[row] = -1;
+    }
+}
+
 #endif /* IMX_ROUTE_SM80_PLACES_CUH */
