@@ -68,9 +68,10 @@ typedef struct imbrex_moe_desc {
                                 b as [experts here, n, k], k a multiple of 16 */
     imbrex_layout layout;   /* of each expert's b */
     const char *algorithm;  /* of ag_moe "copy", "ll", "sequential", of moe_rs "store",
-                                "sequential", of both over nodes "hierarchical", "sequential";
+                                "ll", "sequential", of both over nodes "hierarchical", "sequential";
                                 NULL: chosen */
-    int chunk_rows, sms;    /* as in imbrex_gemm_desc */
+    int chunk_rows, sms;    /* as in imbrex_gemm_desc; of moe_rs chunk_rows > 0: "store" sends
+                                columns part by part beneath the product (docs/moe.md) */
     int replicate;          /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on
                               all ranks, and c of moe_rs are of all m tokens */
     imbrex_dtype out;       /* of c, bias and residual: dtype, or, where that has 8 bits, BF16
@@ -136,7 +137,8 @@ typedef struct imbrex_dispatch_desc {
     int64_t expert_capacity; /* > 0: expert e of those here begins at row e * expert_capacity, and
                               * may have no more; then align and rows are 0 */
     int64_t rows;            /* capacity, with gaps; 0: as many as there can be */
-    const char *algorithm;   /* "store", "sequential"; over nodes "hierarchical", "sequential" */
+    const char *algorithm;   /* "store", "ll" (few tokens), "sequential"; over nodes
+                              * "hierarchical", "sequential" */
     int sms;                 /* as in imbrex_gemm_desc */
     uint32_t reserved[9];
 } imbrex_dispatch_desc;
