@@ -56,18 +56,6 @@ static void *packed_own(const imx_run *run)
     return (char *)imx_run_local(run) + pack_bytes(run->variant, run->variant->shape.m);
 }
 
-/* Behind them what route counts. */
-static size_t counts_at(const imx_variant *variant)
-{
-    return 2 * pack_bytes(variant, variant->shape.m);
-}
-
-static size_t kept_bytes(const imx_variant *variant)
-{
-    const imx_route_args largest = imx_moe_route_args(variant->plan, variant->shape.m);
-    return counts_at(variant) + imx_routing_counts_bytes(variant, &largest);
-}
-
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static bool is_replicated(const imx_variant *variant)
@@ -113,6 +101,7 @@ static imbrex_status route(const imx_run *run)
 {
     imx_route_args args = imx_moe_route_args(run->plan, run->m);
     const imbrex_routing *routing = run->args->routing;
+    args.step = IMX_ROUTE_ROUTES;
     args.packed = packed_all(run);
     args.expert_begin = routing->expert_begin;
     args.expert_rows = routing->expert_rows;
@@ -120,7 +109,7 @@ static imbrex_status route(const imx_run *run)
     args.pair_row = routing->pair_row;
     args.pair_expert = routing->pair_expert;
     args.weights = routing->weights;
-    return imx_routing_run(run, ROUTE, &args, (char *)imx_run_local(run) + counts_at(run->variant));
+    return imx_run_launch(run, run->stream, ROUTE, &args, sizeof args);
 }
 
 /* Own tokens, which the caller's a has, are `tokens` from `first` on. */
@@ -201,7 +190,7 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 static void lay_out_copy(const imx_variant *variant, imx_needs *n)
 {
     imx_needs a = { 0 };
-    n->local_bytes = kept_bytes(variant);
+    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
     if (is_replicated(variant))
         return;
     imx_transfer_gather_needs(variant, variant->shape.k, &a);
@@ -245,10 +234,10 @@ static double ll_cost(const imx_problem *p, const imx_rates *rates)
     return imx_transfer_ll_cost(rates, p->sent, sent_most);
 }
 
-/* In local data: all ranks' tokens behind the rest. */
+/* In local data: all ranks' tokens behind what was packed. */
 static size_t tokens_at(const imx_variant *variant)
 {
-    return kept_bytes(variant);
+    return 2 * pack_bytes(variant, variant->shape.m);
 }
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
@@ -296,7 +285,7 @@ static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 static void lay_out_sequential(const imx_variant *variant, imx_needs *n)
 {
     imx_needs a = { 0 };
-    n->local_bytes = kept_bytes(variant);
+    n->local_bytes = 2 * pack_bytes(variant, variant->shape.m);
     if (is_replicated(variant))
         return;
     imx_transfer_gather_needs(variant, variant->shape.k, &a);

@@ -26,6 +26,13 @@ static inline const imbrex_dispatch_desc *imx_dispatch_desc_of(const imbrex_plan
 /* By kernels/dispatch_ll and combine_ll: few tokens. */
 bool imx_dispatch_can_ll(const imx_problem *p, imx_text *why_not);
 
+/* As two H200s took it, of 7168 columns, top 8 of 256 experts: so much, and a byte that a rank has
+ * for a peer so much more.  A gather sends `sent` where ranks share m rows; here each has m. */
+static inline double imx_dispatch_us(const imx_problem *p, double begins, double us_a_mb)
+{
+    return begins + us_a_mb * 1e-6 * p->sent * p->in->ranks;
+}
+
 /* Of this rank: experts that it has, and rows that there is room for. */
 int imx_dispatch_here(const imbrex_plan *plan);
 int64_t imx_dispatch_rows(const imbrex_plan *plan);

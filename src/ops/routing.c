@@ -72,32 +72,3 @@ void imx_routing_timed(const imbrex_field *operand, const imx_route_args *route,
          e++)
         to[e] = end[e] - begin[e];
 }
-
-/* ---- runs ------------------------------------------------------------------------------------ */
-
-/* Of a run of so many tokens. */
-static int32_t parts_of(const imx_variant *variant, const imx_route_args *args)
-{
-    if (!variant->plan->group->target->arch)
-        return 0;
-    return imx_route_parts(pairs_of(args), args->here, variant->config.blocks);
-}
-
-size_t imx_routing_counts_bytes(const imx_variant *variant, const imx_route_args *largest)
-{
-    size_t parts = parts_of(variant, largest) ? (size_t)variant->config.blocks : 0;
-    return imx_align(parts * (size_t)largest->here * sizeof(int32_t), 256);
-}
-
-imbrex_status imx_routing_run(const imx_run *run, int kernel, const imx_route_args *args,
-                              void *counts)
-{
-    imx_route_args now = *args;
-    now.parts = parts_of(run->variant, args);
-    now.counts = counts;
-    now.step = IMX_ROUTE_COUNTS;
-    if (now.parts)
-        IMX_TRY(imx_run_launch(run, run->stream, kernel, &now, sizeof now));
-    now.step = IMX_ROUTE_ROUTES;
-    return imx_run_launch(run, run->stream, kernel, &now, sizeof now);
-}

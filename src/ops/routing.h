@@ -4,7 +4,7 @@
 #define IMX_ROUTING_H
 
 #include "kernels/route/args.h"
-#include "plan/plan.h"
+#include "plan/op.h"
 
 /* Dimensions of operands, which an operator's `extent` computes. */
 enum {
@@ -38,12 +38,5 @@ enum {
  * addresses. */
 void imx_routing_timed(const imbrex_field *operand, const imx_route_args *route, int64_t first,
                        int64_t count, int32_t *to);
-
-/* Bytes of local data that runs need for counts. */
-size_t imx_routing_counts_bytes(const imx_variant *variant, const imx_route_args *largest);
-
-/* IMX_ROUTE_ROUTES by a variant's kernel of that number, and what goes ahead of it. */
-imbrex_status imx_routing_run(const imx_run *run, int kernel, const imx_route_args *args,
-                              void *counts) IMX_MUST_CHECK;
 
 #endif /* IMX_ROUTING_H */

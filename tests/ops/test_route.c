@@ -232,26 +232,9 @@ static void worst_case(void **state)
     free(c);
 }
 
-/* Parts of many pairs: no more than blocks, each of enough pairs, and not too many counts. */
-static void has_parts(void **state)
-{
-    static const int64_t pairs[] = { 0, 1, 8191, 8192, 9600, 65536, 132000, (int64_t)1 << 30 };
-    static const int heres[] = { 0, 1, 8, 128, 2048 }, blocks[] = { 1, 2, 132 };
-    (void)state;
-    for (int i = 0; i < 8 * 5 * 3; i++) {
-        int64_t all = pairs[i / 15];
-        int here = heres[i / 3 % 5], most = blocks[i % 3];
-        int32_t parts = imx_route_parts(all, here, most);
-        assert_int_equal(parts > 0, all >= 8192);
-        assert_true(parts <= most && parts * (int64_t)512 <= all);
-        assert_true(parts * (int64_t)here <= 2 * all);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_parts),
         cmocka_unit_test(as_a_plain_loop),
         cmocka_unit_test(worst_case),
     };

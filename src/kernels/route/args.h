@@ -22,9 +22,6 @@
  * two blocks or threads compete for a place.  On GPUs an expert's pairs are one block's, whose
  * warps count the matches in their parts first.
  *
- * IMX_ROUTE_COUNTS, on GPUs, where there are many pairs, ahead of it: each of `parts` blocks has a
- * part of the pairs, notes what is each pair's own, and counts[parts, here] them by expert.
- *
  * More rows than `rows`, or than `capacity` of one expert: nothing is written beyond them (pair_row
  * is -1, and what experts have is cut), and the group fails by IMBREXD_FAULT_ROWS, whose index is
  * that expert, or -1.  Ids may be anything. */
@@ -35,7 +32,7 @@
 
 enum { IMX_ROUTE_EXPERTS = 2048, IMX_ROUTE_PAIRS_LOG2 = 30 }; /* here, and at most 2^30 pairs */
 
-enum { IMX_ROUTE_PACKS, IMX_ROUTE_ROUTES, IMX_ROUTE_COUNTS };
+enum { IMX_ROUTE_PACKS, IMX_ROUTE_ROUTES };
 
 typedef struct imx_route_args {
     int step;
@@ -50,21 +47,7 @@ typedef struct imx_route_args {
     int32_t *packed;
     int32_t *expert_begin, *expert_rows, *row_pair, *pair_row, *pair_expert;
     float *weights;
-    int32_t parts; /* 0: nobody has counted */
-    int32_t *counts;
 } imx_route_args;
-
-/* How many parts the pairs of a run have on so many blocks: none where one launch does it sooner.
- * Each block reads all counts. */
-static inline int32_t imx_route_parts(int64_t pairs, int32_t here, int blocks)
-{
-    enum { MANY = 8192, PART_LEAST = 512, COUNTS_A_PAIR = 2 };
-    int64_t parts = pairs / PART_LEAST, most = pairs * COUNTS_A_PAIR / (here > 0 ? here : 1);
-    if (pairs < MANY)
-        return 0;
-    parts = parts < most ? parts : most;
-    return (int32_t)(parts < blocks ? parts : blocks);
-}
 
 /* Words of a token in packed. */
 static inline int32_t imx_route_words(int32_t top_k, int32_t scales)

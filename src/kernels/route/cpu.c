@@ -104,7 +104,7 @@ static void place_pairs(const imx_route_args *args)
 void imx_route_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_route_args *args = untyped;
-    if (block->index || args->step == IMX_ROUTE_COUNTS)
+    if (block->index)
         return;
     if (args->step == IMX_ROUTE_PACKS) {
         pack(args);

@@ -20,14 +20,12 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     };
 }
 
-/* A block an expert, or a part; or as many as own pairs keep busy. */
+/* A block an expert, or as many as own pairs keep busy. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_route_args *args = untyped;
     int64_t pairs = (int64_t)args->tokens * args->top_k;
     int64_t wanted = args->step == IMX_ROUTE_PACKS ? (pairs + THREADS - 1) / THREADS : args->here;
-    if (args->parts)
-        wanted = args->parts;
     launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
 }
 

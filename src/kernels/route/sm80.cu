@@ -3,12 +3,8 @@
  * so-many-th expert.  Counts are added by atomics, whose order does not show in a sum; places are
  * not.
  *
- * Of many pairs each block has a part, which it has counted by a launch of its own: then it adds up
- * the counts of the parts ahead of its own, and places its pairs behind theirs.
- *
- * Else a warp has a part of the pairs, 32 at a time.  Which of them are of the block's first expert
- * it writes down as it counts, a bit each, if there are not too many: then they are looked at
- * once. */
+ * A warp has a part of the pairs, 32 at a time.  Which of them are of the block's first expert it
+ * writes down as it counts, a bit each, if there are not too many: then they are looked at once. */
 #include "../grid.cuh"
 #include "../vector.cuh"
 #include "sm80_places.cuh"
@@ -22,12 +18,6 @@ enum : unsigned { ALL = 0xffffffff }; /* lanes */
 struct shared : places {
     int32_t before[WARPS]; /* matches in each warp's part */
     uint32_t masks[MASKS]; /* of 32 pairs each: those of the block's first expert */
-};
-
-/* Of a block that has a part. */
-struct shared_part : places {
-    int32_t ahead[IMX_ROUTE_EXPERTS]; /* pairs of each expert that lie before */
-    __attribute__((aligned(16))) int32_t expert[THREADS];
 };
 
 /* Of a pair in packed: its id; its weight is top_k words on. */
@@ -114,24 +104,18 @@ static __device__ __forceinline__ void count_pairs(const imx_route_args &args, s
     __syncthreads();
 }
 
-/* What is a pair's own.  Returns its id. */
-static __device__ __forceinline__ int32_t note_pair(const imx_route_args &args, int32_t pair)
-{
-    const int32_t *at = pair_at(args, pair);
-    int32_t id = at[0];
-    args.pair_expert[pair] = id >= 0 && id < args.experts ? id : -1;
-    args.weights[pair] = __int_as_float(at[args.top_k]);
-    if (!is_here(args, id))
-        args.pair_row[pair] = -1;
-    return id;
-}
-
 /* What is each pair's own, and rows behind all experts'. */
 static __device__ __forceinline__ void every_pair(const imx_route_args &args, const shared *s,
                                                   int32_t thread, int32_t threads)
 {
-    for (int32_t i = thread; i < args.tokens * args.top_k; i += threads)
-        note_pair(args, i);
+    for (int32_t i = thread; i < args.tokens * args.top_k; i += threads) {
+        const int32_t *at = pair_at(args, i);
+        int32_t id = at[0];
+        args.pair_expert[i] = id >= 0 && id < args.experts ? id : -1;
+        args.weights[i] = __int_as_float(at[args.top_k]);
+        if (!is_here(args, id))
+            args.pair_row[i] = -1;
+    }
     for (int64_t row = (int64_t)s->all + thread; row < args.rows; row += threads)
         args.row_pair[row] = -1;
 }
@@ -204,127 +188,16 @@ static __device__ __forceinline__ void place_pairs(const imx_route_args &args, s
     __syncthreads();
 }
 
-/* ---- parts ----------------------------------------------------------------------------------- */
-
-/* The first pair of a block's part. */
-static __device__ __forceinline__ int32_t part_begin(const imx_route_args &args, int32_t part)
-{
-    return (int32_t)((int64_t)args.tokens * args.top_k * part / args.parts);
-}
-
-static __device__ __forceinline__ void count_part(const imx_route_args &args, shared_part *s)
-{
-    int32_t part = (int32_t)blockIdx.x, end = part_begin(args, part + 1);
-    for (int32_t e = threadIdx.x; e < args.here; e += THREADS)
-        s->count[e] = 0;
-    __syncthreads();
-    for (int32_t i = part_begin(args, part) + (int32_t)threadIdx.x; i < end; i += THREADS) {
-        int32_t id = note_pair(args, i);
-        if (is_here(args, id))
-            atomicAdd(&s->count[id - args.first], 1);
-    }
-    __syncthreads();
-    for (int32_t e = threadIdx.x; e < args.here; e += THREADS)
-        args.counts[part * args.here + e] = s->count[e];
-}
-
-/* Of all parts, and of those ahead of this block's. */
-static __device__ __forceinline__ void add_counts(const imx_route_args &args, shared_part *s)
-{
-    int32_t all = args.parts * args.here, own = (int32_t)blockIdx.x * args.here;
-    for (int32_t e = threadIdx.x; e < args.here; e += THREADS)
-        s->count[e] = s->ahead[e] = 0;
-    __syncthreads();
-    for (int32_t first = threadIdx.x; first < all; first += AHEAD * THREADS) {
-        int32_t count[AHEAD];
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            int32_t i = first + j * THREADS;
-            count[j] = i < all ? args.counts[i] : 0;
-        }
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            int32_t i = first + j * THREADS;
-            if (count[j])
-                atomicAdd(&s->count[i % args.here], count[j]);
-            if (count[j] && i < own)
-                atomicAdd(&s->ahead[i % args.here], count[j]);
-        }
-    }
-    __syncthreads();
-}
-
-/* How many of the threads before this one have the same expert. */
-static __device__ __forceinline__ int32_t alike_before(const shared_part *s, int32_t expert)
-{
-    int32_t thread = (int32_t)threadIdx.x, whole = thread / 4 * 4, alike = 0;
-    for (int32_t i = 0; i < whole; i += 4) {
-        int4 four = *(const int4 *)&s->expert[i];
-        alike += (four.x == expert) + (four.y == expert) + (four.z == expert) + (four.w == expert);
-    }
-    for (int32_t i = whole; i < thread; i++)
-        alike += s->expert[i] == expert;
-    return alike;
-}
-
-/* THREADS pairs at a time, one each. */
-static __device__ __forceinline__ void place_part(const imx_route_args &args, shared_part *s)
-{
-    int32_t end = part_begin(args, (int32_t)blockIdx.x + 1);
-    for (int32_t first = part_begin(args, (int32_t)blockIdx.x); first < end; first += THREADS) {
-        int32_t i = first + (int32_t)threadIdx.x, id = i < end ? *pair_at(args, i) : -1;
-        int32_t e = is_here(args, id) ? id - args.first : -1;
-        s->expert[threadIdx.x] = e;
-        __syncthreads();
-        if (e >= 0) {
-            int32_t row = s->begin[e] + s->ahead[e] + alike_before(s, e);
-            bool fits = row < limit_of(args, s, e);
-            args.pair_row[i] = fits ? row : -1;
-            if (fits)
-                args.row_pair[row] = i;
-        }
-        __syncthreads();
-        if (e >= 0)
-            atomicAdd(&s->ahead[e], 1);
-        __syncthreads();
-    }
-}
-
-static __device__ __forceinline__ void route_part(const imx_route_args &args,
-                                                  const imbrexd_watch &watch, shared_part *s)
-{
-    add_counts(args, s);
-    if (threadIdx.x < 32)
-        place_experts(args, s);
-    __syncthreads();
-    if (blockIdx.x == 0)
-        tell(args, s, watch);
-    clear_gaps(args, s);
-    place_part(args, s);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_route(const __grid_constant__ imx_route_args args,
               const __grid_constant__ imbrexd_watch watch)
 {
-    __shared__ union {
-        shared whole;
-        shared_part part;
-    } room;
-    shared &s = room.whole;
+    __shared__ shared s;
     int32_t thread = blockIdx.x * THREADS + threadIdx.x, threads = gridDim.x * THREADS;
     imx_grid_wait();
     imx_grid_let_go();
     if (args.step == IMX_ROUTE_PACKS) {
         pack(args, thread, threads);
-        return;
-    }
-    if (args.step == IMX_ROUTE_COUNTS) {
-        count_part(args, &room.part);
-        return;
-    }
-    if (args.parts) {
-        route_part(args, watch, &room.part);
         return;
     }
     count_pairs(args, &s, args.first + (int32_t)blockIdx.x);
