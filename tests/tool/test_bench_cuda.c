@@ -23,6 +23,7 @@
 #include "fake_ranks.h"
 #include "launch.h"
 #include "mlp/mlp.h"
+#include "sanitized.h"
 
 /* ---- The clock ------------------------------------------------------------------------------- */
 
@@ -281,10 +282,19 @@ static void ranks_replay_graphs(void **state)
     check_output(output_of(rank_main_of_bench, &q, 2), 3, words);
 }
 
+/* What waits for what in a rank's process is in the cases above; ThreadSanitizer, which sees
+ * nothing between processes, is spared those below. */
+static void spare_threads(void)
+{
+    if (SANITIZED_THREADS)
+        skip();
+}
+
 /* The product that every GPU runs, beside cuBLASLt. */
 static void f16_in_the_general_form(void **state)
 {
     (void)state;
+    spare_threads();
     bench_request q = request();
     bench_shape shape = shapes()[0];
     shape.dtype = IMBREX_F16;
@@ -302,6 +312,7 @@ static void f16_in_the_general_form(void **state)
 static void our_own_product_is_a_yardstick(void **state)
 {
     (void)state;
+    spare_threads();
     bench_request q = request();
     static const char *const words[] = { "\"base\": \"products\"", NULL };
     q.peer = BENCH_PEER_NONE;
@@ -328,6 +339,7 @@ static void check_drawing(const char *path, const char *const *words)
 static void a_call_is_drawn(void **state)
 {
     (void)state;
+    spare_threads();
     char path[] = "/tmp/imbrex-timeline-XXXXXX.svg";
     close(mkstemps(path, 4));
     bench_request q = request();
@@ -398,6 +410,7 @@ static void check_mlp(const char *experts_of, int lines)
 static void an_mlp_is_timed_by_the_gpus_clock(void **state)
 {
     (void)state;
+    spare_threads();
     check_mlp(NULL, 38);
     check_mlp("5,2", 48);
 }
@@ -405,6 +418,7 @@ static void an_mlp_is_timed_by_the_gpus_clock(void **state)
 static void an_mlp_is_drawn(void **state)
 {
     (void)state;
+    spare_threads();
     char path[] = "/tmp/imbrex-timeline-XXXXXX.svg";
     close(mkstemps(path, 4));
     mlp_model model;
