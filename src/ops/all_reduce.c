@@ -100,34 +100,34 @@ static imbrex_status run_store(const imx_run *run)
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
 {
-    imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_REDUCES, n);
+    imx_sum_all_ll_needs(variant, IMX_LL_REDUCES, n);
 }
 
 static imbrex_status prepare_ll(imx_variant *variant)
 {
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, IMX_LL_REDUCES);
+    return imx_sum_all_ll_prepare(variant, LL, IMX_LL_REDUCES);
 }
 
 static imbrex_status run_ll(const imx_run *run)
 {
-    return imx_transfer_ll(run, LL, run->variant->shape.n, IMX_LL_REDUCES, run->args->c);
+    return imx_sum_all_ll(run, LL, IMX_LL_REDUCES, run->args->a);
 }
 
 /* ---- ll2 ------------------------------------------------------------------------------------- */
 
 static void lay_out_ll2(const imx_variant *variant, imx_needs *n)
 {
-    imx_transfer_ll_needs(variant, variant->shape.n, IMX_LL_FANS, n);
+    imx_sum_all_ll_needs(variant, IMX_LL_FANS, n);
 }
 
 static imbrex_status prepare_ll2(imx_variant *variant)
 {
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, IMX_LL_FANS);
+    return imx_sum_all_ll_prepare(variant, LL, IMX_LL_FANS);
 }
 
 static imbrex_status run_ll2(const imx_run *run)
 {
-    return imx_transfer_ll(run, LL, run->variant->shape.n, IMX_LL_FANS, run->args->c);
+    return imx_sum_all_ll(run, LL, IMX_LL_FANS, run->args->a);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -196,6 +196,7 @@ const imx_op imx_op_all_reduce = {
           .run = run_store },
         { .name = "ll",
           .by_kernel = true,
+          .norms = true,
           .can = imx_sum_all_can_ll,
           .cost = imx_sum_all_ll_cost,
           .layout = lay_out_ll,
@@ -203,6 +204,7 @@ const imx_op imx_op_all_reduce = {
           .run = run_ll },
         { .name = "ll2",
           .by_kernel = true,
+          .norms = true,
           .can = imx_sum_all_can_ll,
           .cost = imx_sum_all_ll2_cost,
           .layout = lay_out_ll2,

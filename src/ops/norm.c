@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/ll/args.h"
+
 static imbrex_norm norm_of(const imx_op *op, const void *desc)
 {
     imbrex_norm norm;
@@ -65,14 +67,29 @@ static void lay_out(const imx_variant *variant, imx_needs *needs)
             kept_at(variant) + (size_t)result_rows(plan, variant->shape.m) * row_bytes(plan);
 }
 
-static imbrex_status prepare(imx_variant *variant)
+bool imx_norm_in_kernel(const imx_variant *variant)
 {
     const imbrex_plan *plan = variant->plan;
     const imbrex_norm norm = norm_of(plan->op, plan->desc);
-    const imx_norm_args largest = imx_norm_args_of(&norm, result_rows(plan, variant->shape.m),
-                                                   plan->shape.n, plan->shape.out);
-    return has_kernel(&norm) ? imx_variant_prepare(variant, NORM, &imx_kernel_norm, &largest)
-                             : IMBREX_OK;
+    bool gpu = plan->group->target->arch != 0; /* whose form no test has seen the bits of */
+    return !gpu && variant->algorithm->norms && has_kernel(&norm) && plan->shape.n > 0 &&
+           row_bytes(plan) <= IMX_LL_ROW_BYTES;
+}
+
+imx_norm_args imx_norm_largest(const imx_variant *variant, int64_t m)
+{
+    const imbrex_plan *plan = variant->plan;
+    const imbrex_norm norm = norm_of(plan->op, plan->desc);
+    return imx_norm_args_of(&norm, result_rows(plan, m), plan->shape.n, plan->shape.out);
+}
+
+static imbrex_status prepare(imx_variant *variant)
+{
+    const imbrex_norm norm = norm_of(variant->plan->op, variant->plan->desc);
+    const imx_norm_args largest = imx_norm_largest(variant, variant->shape.m);
+    if (!has_kernel(&norm) || imx_norm_in_kernel(variant))
+        return IMBREX_OK;
+    return imx_variant_prepare(variant, NORM, &imx_kernel_norm, &largest);
 }
 
 /* Where the sum of all of c's rows goes: to h, or where it is changed in place, or, if c has
@@ -100,15 +117,29 @@ static imbrex_status keep_h(const imx_run *run, const char *sum)
     return imx_run_copy(run, run->stream, run->args->h, from, (size_t)rows * row, run->rank);
 }
 
-static imbrex_status norm_rows(const imx_run *run, const imbrex_norm *norm, const void *sum)
+/* Of rows that are kept there. */
+static imx_norm_args norm_args(const imx_run *run, const void *sum)
 {
-    const imx_shape *shape = &run->variant->shape;
-    imx_norm_args x = imx_norm_args_of(norm, result_rows(run->plan, run->m), shape->n, shape->out);
+    imx_norm_args x = imx_norm_largest(run->variant, run->m);
     x.in = sum;
     x.gamma = run->args->gamma;
     x.normed = run->args->normed;
     x.c = run->args->c;
     x.scale = run->args->scale_c;
+    return x;
+}
+
+imx_norm_args imx_norm_of_run(const imx_run *run)
+{
+    const imbrex_norm norm = norm_of(run->plan->op, run->plan->desc);
+    imx_norm_args x = norm_args(run, sum_of(run, &norm));
+    x.h = run->args->h;
+    return x;
+}
+
+static imbrex_status norm_rows(const imx_run *run, const void *sum)
+{
+    const imx_norm_args x = norm_args(run, sum);
     if (!x.rows || !x.n)
         return IMBREX_OK;
     return imx_run_launch(run, run->stream, NORM, &x, sizeof x);
@@ -120,11 +151,13 @@ static imbrex_status run_with_norm(const imx_run *run)
     const imbrex_norm norm = norm_of(run->plan->op, run->plan->desc);
     imx_run first = *run;
     imbrex_args args = *run->args;
+    if (imx_norm_in_kernel(run->variant))
+        return run->variant->algorithm->run(run);
     args.c = sum_of(run, &norm);
     first.args = &args;
     IMX_TRY(run->variant->algorithm->run(&first));
     IMX_TRY(keep_h(run, args.c));
-    return has_kernel(&norm) ? norm_rows(run, &norm, args.c) : IMBREX_OK;
+    return has_kernel(&norm) ? norm_rows(run, args.c) : IMBREX_OK;
 }
 
 const imx_around imx_norm_around = { .layout = lay_out, .prepare = prepare, .run = run_with_norm };

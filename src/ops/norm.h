@@ -58,6 +58,14 @@ enum {
 
 extern const imx_around imx_norm_around;
 
+/* Whether the variant's algorithm norms rows where it adds them, so that its run does all of it. */
+bool imx_norm_in_kernel(const imx_variant *variant);
+
+/* For that: the norm kernel's args of up to so many rows, without pointers; and of a run, of the
+ * sum that is kept in x.in.  norm.h is that too, or NULL. */
+imx_norm_args imx_norm_largest(const imx_variant *variant, int64_t m);
+imx_norm_args imx_norm_of_run(const imx_run *run);
+
 /* Whether residual and h are of own rows where c is of all. */
 bool imx_norm_shards(const imx_run *run);
 

@@ -119,6 +119,71 @@ imbrex_status imx_sum_all_copies(const imx_run *run, imbrex_stream beside, int k
                                    run->args->c, false);
 }
 
+/* ---- by the ll kernel ------------------------------------------------------------------------ */
+
+/* Of a kernel that norms rows: parts are pieces of rows, cut alike on all ranks. */
+static imx_ll_args rows_args(const imx_variant *variant, int64_t m, imx_ll_how how)
+{
+    const imx_shape *shape = &variant->shape;
+    int ranks = variant->plan->group->size, fans = how == IMX_LL_FANS;
+    int64_t element = (int64_t)imx_dtype_bytes(shape->out), row = shape->n * element;
+    int64_t all = shape->m * row, sent = fans ? imx_ll_share(false, all, ranks) : all;
+    bool lines = imx_transfer_ll_lines(variant, sent);
+    int pieces = imx_ll_pieces(shape->n, shape->m);
+    int64_t piece = imx_ll_piece_cols(shape->n, pieces) * element;
+    int64_t units = shape->m * pieces * imx_ll_piece_units(lines, piece, ranks, fans);
+    return (imx_ll_args){
+        .m = m,
+        .row_bytes = row,
+        .most = m * row,
+        .ranks = ranks,
+        .lines = lines,
+        .how = how,
+        .dtype = (int)shape->out,
+        .pieces = pieces,
+        .plan = imx_variant_point(variant),
+        .part_bytes = (int64_t)imx_align((size_t)units * sizeof(imx_ll_unit), 128),
+        .norm = imx_norm_largest(variant, m),
+    };
+}
+
+void imx_sum_all_ll_needs(const imx_variant *variant, imx_ll_how how, imx_needs *needs)
+{
+    imx_transfer_ll_needs(variant, variant->shape.n, how, needs);
+    if (!imx_norm_in_kernel(variant))
+        return;
+    imx_ll_args largest = rows_args(variant, variant->shape.m, how);
+    size_t parts = (how == IMX_LL_FANS ? 4 : 2) * (size_t)variant->plan->group->size;
+    needs->data_bytes = needs->lines_bytes = parts * (size_t)largest.part_bytes;
+}
+
+imbrex_status imx_sum_all_ll_prepare(imx_variant *variant, int kernel, imx_ll_how how)
+{
+    if (!imx_norm_in_kernel(variant))
+        return imx_transfer_ll_prepare(variant, kernel, variant->shape.n, how);
+    imx_ll_args largest = rows_args(variant, variant->shape.m, how);
+    return imx_variant_prepare(variant, kernel, &imx_kernel_ll, &largest);
+}
+
+imbrex_status imx_sum_all_ll(const imx_run *run, int kernel, imx_ll_how how, const void *matrix)
+{
+    imbrex_args sum = *run->args;
+    imx_run of_matrix = *run;
+    sum.a = matrix;
+    of_matrix.args = &sum;
+    if (!imx_norm_in_kernel(run->variant))
+        return imx_transfer_ll(&of_matrix, kernel, run->variant->shape.n, how, sum.c);
+    imx_ll_args args = rows_args(run->variant, run->m, how);
+    args.norm = imx_norm_of_run(run);
+    args.from = matrix;
+    args.bias = sum.bias;
+    args.residual = sum.residual;
+    args.to = (void *)(uintptr_t)args.norm.in;
+    args.uses = imx_run_done(run);
+    args.team = imx_run_team(run);
+    return args.m ? imx_run_launch(run, run->stream, kernel, &args, sizeof args) : IMBREX_OK;
+}
+
 bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not)
 {
     if (p->in->shard_residual)

@@ -38,6 +38,14 @@ imbrex_status imx_sum_all_chunks(const imx_run *run, imbrex_stream stream, int b
 imbrex_status imx_sum_all_copies(const imx_run *run, imbrex_stream beside, int kernel,
                                  const void *matrix) IMX_MUST_CHECK;
 
+/* args.c = the sum of all ranks' matrix[m, n] by the ll kernel, in one shot or two, and with it the
+ * rows' norm where that is in the kernel (norm.h). */
+void imx_sum_all_ll_needs(const imx_variant *variant, imx_ll_how how, imx_needs *needs);
+imbrex_status imx_sum_all_ll_prepare(imx_variant *variant, int kernel,
+                                     imx_ll_how how) IMX_MUST_CHECK;
+imbrex_status imx_sum_all_ll(const imx_run *run, int kernel, imx_ll_how how,
+                             const void *matrix) IMX_MUST_CHECK;
+
 /* Of sums by the ll kernel: whether it can, and its cost, NEVER beyond what was measured. */
 bool imx_sum_all_can_ll(const imx_problem *p, imx_text *why_not);
 double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates);

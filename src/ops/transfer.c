@@ -209,6 +209,11 @@ imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64
 
 /* ---- small shards ---------------------------------------------------------------------------- */
 
+bool imx_transfer_ll_lines(const imx_variant *variant, int64_t sent)
+{
+    return variant->plan->group->whole_lines && sent >= variant->config.ll_line_bytes;
+}
+
 static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width, imx_ll_how how)
 {
     int ranks = variant->plan->group->size, shards = how == IMX_LL_GATHERS ? ranks : 1;
@@ -216,7 +221,7 @@ static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width,
     int64_t most = imx_ceil_div(variant->shape.m, shards) * row_bytes;
     int64_t now = imx_ceil_div(m, shards) * row_bytes;
     int64_t sent = how == IMX_LL_FANS ? imx_ll_share(false, most, ranks) : most;
-    bool lines = variant->plan->group->whole_lines && sent >= variant->config.ll_line_bytes;
+    bool lines = imx_transfer_ll_lines(variant, sent);
     if (how == IMX_LL_FANS) {
         most = imx_ll_share(lines, most, ranks);
         now = imx_ll_share(lines, now, ranks);

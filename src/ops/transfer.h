@@ -134,6 +134,8 @@ imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64
  * how: a gather of rows, or the sum of whole matrices in one shot or two. */
 void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, imx_ll_how how,
                            imx_needs *needs);
+/* Whether shards of so many bytes travel in lines. */
+bool imx_transfer_ll_lines(const imx_variant *variant, int64_t sent);
 imbrex_status imx_transfer_ll_prepare(imx_variant *variant, int kernel, int64_t width,
                                       imx_ll_how how) IMX_MUST_CHECK;
 

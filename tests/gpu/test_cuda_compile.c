@@ -120,10 +120,12 @@ static void ll(void **state)
             imx_ll_args args = { .ranks = ranks[i], .lines = lines, .most = 64 << 20 };
             try(&imx_kernel_ll, &args);
             for (args.dtype = IMBREX_BF16; args.dtype <= IMBREX_F32; args.dtype++) {
-                args.how = IMX_LL_REDUCES;
+                args.how = IMX_LL_REDUCES, args.norm.n = 0;
                 try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
                 args.how = IMX_LL_FANS;
                 try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
+                args.norm.n = args.row_bytes = 16384, args.pieces = i % 2 ? 1 : 8; /* normed */
+                try_either(&imx_kernel_ll, &args, i / 2 + (size_t)args.dtype);
             }
         }
     }

@@ -441,7 +441,7 @@ static int queues(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 static int fewer(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
     (void)cpu, (void)walk;
-    return fewer_cases(gpu, NULL);
+    return op_cases_normed(gpu, gpu) || fewer_cases(gpu, NULL);
 }
 
 /* ---- ahead ----------------------------------------------------------------------------------- */

@@ -65,24 +65,27 @@ static bool is_spanning(imbrex_group *group, op_case c)
 
 /* "ring" and "scatter_push" are not for tiles with rows of several ranks, "reduce_push" and
  * "reduce_pull" for no others, and "ring" on GPUs not for what their copy engine cannot take: then
- * they have to be refused; so has "ll" where all ranks get all rows of a sum, but each has its own
- * of the residual. */
+ * they have to be refused; so have "ll" and the like where all ranks get all rows of a sum, but
+ * each has its own of the residual. */
 static bool is_refused(imbrex_group *group, const op_case *c)
 {
     int ranks = imbrex_group_size(group);
-    if (ranks > 1 && strncmp(c->algorithm, "ll", 2) == 0)
-        return sums_all(c) && c->norm.shard_residual;
+    bool once =
+        strncmp(c->algorithm, "ll", 2) == 0 || strncmp(c->algorithm, "reduce_push", 11) == 0;
+    if (ranks > 1 && once && sums_all(c) && c->norm.shard_residual)
+        return true;
     if (ranks > 1 && strcmp(c->algorithm, "scatter_push") == 0)
         return is_spanning(group, *c);
     if (ranks > 1 && strncmp(c->algorithm, "reduce_pu", 9) == 0) {
         op_case by_tiles = *c;
         imbrex_plan *plan;
+        by_tiles.op = "gemm_rs"; /* gemm_ar's tiles are the same */
         by_tiles.algorithm = BY_TILES;
         if (case_plan(group, &by_tiles, &plan) != IMBREX_OK)
             return false;
         const char *fits = imx_describe_facts(plan).algorithm;
         imbrex_plan_destroy(plan);
-        return strcmp(fits, c->algorithm) != 0;
+        return strncmp(fits, c->algorithm, strlen(fits)) != 0; /* also "reduce_push2" */
     }
     if (strcmp(c->algorithm, "ring") != 0 || ranks == 1)
         return false;
@@ -542,6 +545,22 @@ int op_cases_over_nodes(imbrex_group *group, void *ctx)
 int op_cases_collectives(imbrex_group *group, void *ctx)
 {
     return check_part(group, COLLECTIVES, 1, ctx);
+}
+
+int op_cases_normed(imbrex_group *group, void *on_device)
+{
+    int worst = FINE;
+    op_case c;
+    void *device = NULL;
+    for (int i = 0; op_norm_get(i, &c) && worst != STUCK; i++) {
+        if (on_device)
+            RANK_OK(imbrex_mem_alloc(group, op_image_bytes(&c, imbrex_group_size(group)), &device));
+        int how = check_case(group, c, i, device, NULL);
+        worst = how == STUCK || !worst ? how : worst;
+        if (on_device)
+            imbrex_mem_free(group, device);
+    }
+    return worst;
 }
 
 static int check_on_device(imbrex_group *group, int nodes, op_walk *walk)

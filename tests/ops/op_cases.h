@@ -69,6 +69,9 @@ void op_cases_describe(imbrex_group *group, imbrex_plan *plan, const op_case *c,
  * with 0: the library refused the algorithm, as it has to. */
 int op_cases_plan(imbrex_group *group, const op_case *c, imbrex_plan **plan);
 
+/* Those of op_norm_get; on_device (NULL: no): matrices are in memory of the group's device. */
+int op_cases_normed(imbrex_group *group, void *on_device);
+
 /* op_cases_all with matrices in memory of the group's device, of a walk (NULL: the whole table).
  * 1: the group has failed, or is to; 2: values were wrong, all cases were tried. */
 int op_cases_device(imbrex_group *group, void *walk);

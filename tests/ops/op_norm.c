@@ -38,6 +38,45 @@ void op_norm_set(op_case *c, int shape)
     c->in_place = after[shape % SHAPES].in_place;
 }
 
+static const op_case long_rows[] = {
+    { .m = 3, .n = 8192, .norm = { .rms = 1 }, .residual = 1 },
+    /* Only bits of float32 show in which order many segments are added. */
+    { .m = 9, .n = 7001, .dtype = IMBREX_F32, .norm = { .rms = 1 }, .residual = 1 },
+    { .m = 300,
+      .n = 1030,
+      .dtype = IMBREX_F32,
+      .norm = { .rms = 1, .eps = 0.5f, .gamma_offset = 1 },
+      .residual = 1,
+      .in_place = 1 },
+    { .m = 17, .n = 4099, .norm = { .rms = 1 }, .bias = 1, .residual = 1, .in_place = 1 },
+    { .m = 1, .n = 16384, .norm = { .rms = 1 }, .residual = 1, .in_place = 1 },
+    { .m = 40, .n = 3000, .dtype = IMBREX_F32, .norm = { .quant = IMBREX_PER_ROW } },
+    { .m = 5,
+      .n = 12288,
+      .norm = { .rms = 1, .gamma_offset = 1, .quant = IMBREX_PER_TENSOR },
+      .residual = 1 },
+    { .m = 2, .n = 8200, .dtype = IMBREX_F32, .norm = { .rms = 1 }, .residual = 1 },
+    { .m = 2, .n = 16392, .norm = { .rms = 1, .quant = IMBREX_PER_BLOCK }, .residual = 1 },
+    { .m = 20, .n = 5120, .k = 40, .norm = { .rms = 1, .quant = IMBREX_PER_ROW }, .bias = 1 },
+    { .m = 70,
+      .n = 2100,
+      .k = 72,
+      .dtype = IMBREX_F16,
+      .norm = { .rms = 1, .quant = IMBREX_PER_BLOCK, .power_of_two = 1 },
+      .residual = 1,
+      .in_place = 1 },
+};
+
+bool op_norm_get(int number, op_case *c)
+{
+    if (number >= (int)(sizeof long_rows / sizeof *long_rows))
+        return false;
+    *c = long_rows[number];
+    c->op = c->k ? "gemm_ar" : "all_reduce";
+    c->dtype = c->dtype ? c->dtype : IMBREX_BF16;
+    return true;
+}
+
 int op_norm_check(imbrex_group *group, const op_case *c, int64_t m, const op_image *x)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group), failed = 0;

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "norm_cases.h"
+#include "op_cases.h"
 #include "ranks.h"
 #include "reference.h"
 
@@ -350,6 +351,16 @@ static int operators_wrong(imbrex_group *group, void *ctx)
     return plans_wrong(group) || products_wrong(group) || runs_wrong(group);
 }
 
+/* One kernel's rows, which threads of three ranks share unevenly. */
+static void rows_of_models(void **state)
+{
+    (void)state;
+    for (int size = SANITIZED ? 3 : 1; size <= 3; size++) {
+        ranks_desc desc = { .size = size };
+        assert_int_equal(ranks_run(&desc, op_cases_normed, NULL), 0);
+    }
+}
+
 static void operators_say_what_is_wrong(void **state)
 {
     (void)state;
@@ -363,6 +374,7 @@ int main(void)
         cmocka_unit_test(norms),
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(rows_do_not_depend_on_m),
+        cmocka_unit_test(rows_of_models),
         cmocka_unit_test(operators_say_what_is_wrong),
     };
     return cmocka_run_group_tests_name("norm", tests, NULL, NULL);

@@ -46,6 +46,10 @@ RULES = [
         "src/kernels/route/sm80_places.cuh"], None),
     ("src/kernels/combine_parts/*", PUBLIC + [  # the combine kernel's, of columns
         "src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h", "src/kernels/combine/args.h"], None),
+    ("src/kernels/ll/args.h", PUBLIC + [  # rows are normed where they are added
+        "src/kernels/norm/args.h", "src/kernels/team.h", "src/kernels/wait_points.h"], None),
+    ("src/kernels/ll/sm80_rows.cu", PUBLIC + [
+        "src/kernels/*.cuh", "{own}/*.h", "{own}/*.cuh", "src/kernels/norm/sm80_steps.cuh"], None),
     ("src/kernels/*/args.h", PUBLIC + ["src/kernels/scale.h", "src/kernels/wait_points.h",
                                        "src/kernels/team.h", "src/kernels/user.h", "{own}/*.h"],
      None),

@@ -30,6 +30,12 @@
  * shard (hence the empty ones); and a peer sends that shard only after it has ended the run before,
  * with all that it had to read there.  With fans it is every peer's sum that a run reads.
  *
+ * With a norm (norm.n is not 0) rows of sums are normed, and maybe quantised, where they are added
+ * (../norm/args.h): norm.in is `to`, where the sum is kept meanwhile, and norm.h is `to` if it is
+ * to stay there; else GPUs need not write it.  On GPUs a part then begins anew with each piece of a
+ * row, of whole segments of squares, `pieces` of which make a row; with fans each piece has the
+ * shards of all ranks.  Piece p of row t is number t * pieces + p.
+ *
  * A word that no run has written for exactly 2^32 uses of its buffer would pass for a new one: that
  * is a plan which ran with few rows alone for half a day, and then with more in one certain run.
  *
@@ -39,6 +45,7 @@
 #ifndef IMX_LL_ARGS_H
 #define IMX_LL_ARGS_H
 
+#include "../norm/args.h"
 #include "../team.h"
 #include "../wait_points.h"
 #include "imbrex_device.h"
@@ -52,11 +59,13 @@ typedef struct imx_ll_args {
     int lines;    /* else words */
     int how;      /* imx_ll_how */
     int dtype;    /* imbrex_dtype, of what is added */
+    int pieces;   /* of a row, with a norm */
     int plan;     /* for the wait point */
     int64_t part_bytes;
     const void *from, *bias, *residual;
     void *to;
     uint64_t *uses; /* [blocks] */
+    imx_norm_args norm;
     imx_team team;
 } imx_ll_args;
 
@@ -67,8 +76,11 @@ typedef struct imx_ll_unit {
 enum {
     IMX_LL_WORD = 8,
     IMX_LL_UNITS = 8,
-    IMX_LL_LINE = 120
-}; /* bytes of data: of a unit, a line */
+    IMX_LL_LINE = 120,
+    IMX_LL_ROW_BYTES = 32 << 10, /* of a row that is normed, at most */
+    IMX_LL_PIECES = 8,           /* of a row, at most: blocks of a cluster */
+    IMX_LL_BLOCKS = 128,         /* that rows are spread over while they are few */
+};                               /* bytes of data: of a unit, a line */
 
 /* Of a shard. */
 IMX_TEAM_FN int64_t imx_ll_units(int lines, int64_t bytes)
@@ -103,6 +115,35 @@ IMX_TEAM_FN int64_t imx_ll_share(int lines, int64_t bytes, int ranks)
 {
     int64_t grain = imx_ll_grain(lines), grains = (bytes + grain - 1) / grain;
     return (grains + ranks - 1) / ranks * grain;
+}
+
+/* Whose shard the grain of that number is in. */
+IMX_TEAM_FN int imx_ll_owner(int lines, int64_t bytes, int ranks, int64_t number)
+{
+    int64_t grain = imx_ll_grain(lines), grains = (bytes + grain - 1) / grain;
+    unsigned count = (unsigned)(grains > ranks ? grains : ranks);
+    return (int)((((unsigned)number + 1) * (unsigned)ranks - 1) / count);
+}
+
+/* With a norm: columns of a piece of a row of n; pieces of it where there are `rows`. */
+IMX_TEAM_FN int imx_ll_piece_cols(int64_t n, int pieces)
+{
+    int segments = (int)((n + IMX_NORM_SEGMENT - 1) / IMX_NORM_SEGMENT);
+    return (segments + pieces - 1) / pieces * IMX_NORM_SEGMENT;
+}
+
+IMX_TEAM_FN int imx_ll_pieces(int64_t n, int64_t rows)
+{
+    int64_t most = IMX_LL_BLOCKS / (rows > 1 ? rows : 1);
+    most = most < 1 ? 1 : most < IMX_LL_PIECES ? most : IMX_LL_PIECES;
+    int64_t cols = imx_ll_piece_cols(n, (int)most);
+    return (int)((n + cols - 1) / cols);
+}
+
+/* Units of a part that a piece of so many bytes takes. */
+IMX_TEAM_FN int64_t imx_ll_piece_units(int lines, int64_t bytes, int ranks, int fans)
+{
+    return imx_ll_units(lines, fans ? imx_ll_share(lines, bytes, ranks) : bytes);
 }
 
 /* Where `holder` keeps the units of `of`. */

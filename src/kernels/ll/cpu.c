@@ -6,6 +6,7 @@
 #include "kernels/dtype.h"
 
 void imx_ll_cpu(const void *args, const imbrexd_block *block);
+size_t imx_ll_cpu_scratch(const void *args);
 
 typedef struct ll {
     const imx_ll_args *args;
@@ -215,15 +216,16 @@ static void send_to_all(const ll *p, const char *from, int64_t bytes, bool sums)
     }
 }
 
-static void take_from_all(const ll *p, bool sums)
+static int take_from_all(const ll *p, bool sums)
 {
     for (int i = p->ranks - 1; i >= 1; i--) {
         int from = (p->rank + i) % p->ranks;
         const imx_ll_unit *unit =
             (sums ? imx_ll_sum : imx_ll_part)(p->args, p->rank, from, p->epoch);
         if (!(p->args->lines ? take_lines : take_words)(p, from, unit))
-            return;
+            return 0;
     }
+    return 1;
 }
 
 static void gather(const ll *p)
@@ -239,7 +241,7 @@ static void gather(const ll *p)
     take_from_all(p, false);
 }
 
-static void fan(const ll *p)
+static int fan(const ll *p)
 {
     int64_t first = first_byte(p, p->rank), bytes = shard_bytes(p, p->rank);
     for (int i = 1; i < p->ranks; i++) {
@@ -250,9 +252,30 @@ static void fan(const ll *p)
         send(p, &l);
     }
     if (!add_up(p, first, bytes))
-        return;
+        return 0;
     send_to_all(p, (const char *)p->args->to + first, bytes, true);
-    take_from_all(p, true);
+    return take_from_all(p, true);
+}
+
+static int reduce(const ll *p)
+{
+    send_to_all(p, p->args->from, all_bytes(p), false);
+    return add_up(p, 0, all_bytes(p));
+}
+
+/* Of all rows, whose sums are in their place. */
+static void norm_all(const ll *p)
+{
+    const imbrexd_block alone = { .count = 1, .scratch = p->block->scratch };
+    imx_norm_args norm = p->args->norm;
+    norm.h = NULL;
+    imx_norm_cpu(&norm, &alone);
+}
+
+size_t imx_ll_cpu_scratch(const void *untyped)
+{
+    const imx_ll_args *args = untyped;
+    return args->norm.n ? imx_norm_cpu_scratch(&args->norm) : 0;
 }
 
 void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
@@ -269,10 +292,6 @@ void imx_ll_cpu(const void *untyped, const imbrexd_block *block)
     };
     if (args->how == IMX_LL_GATHERS)
         gather(&p);
-    else if (args->how == IMX_LL_FANS)
-        fan(&p);
-    else {
-        send_to_all(&p, args->from, all_bytes(&p), false);
-        add_up(&p, 0, all_bytes(&p));
-    }
+    else if ((args->how == IMX_LL_FANS ? fan : reduce)(&p) && args->norm.n)
+        norm_all(&p);
 }

@@ -11,23 +11,7 @@
  * a block waits for the peers' blocks of its own number, which wait for earlier ones of nobody.
  */
 #include "../grid.cuh"
-#include "../trace.cuh"
-#include "sm80_units.cuh"
-
-#ifdef IMX_FANS
-#define IMX_TWO_SHOTS 1
-#else
-#define IMX_TWO_SHOTS 0
-#endif
-
-enum {
-    /* Peers, or ranks, whose units are looked at. */
-    AT_ONCE = IMX_TWO_SHOTS && IMX_RANKS > 4 ? 4
-              : IMX_RANKS <= 6               ? (IMX_REDUCES ? IMX_RANKS : IMX_RANKS - 1)
-                                             : 5,
-    TO_AT_ONCE = IMX_RANKS <= (IMX_TWO_SHOTS ? 4 : 8) ? IMX_RANKS : 3, /* peers that are sent to */
-    SHORT = 256 << 10, /* bytes of a shard, up to which the kernel after had best come at once */
-};
+#include "sm80_sums.cuh"
 
 /* Of rank's shard, from the first byte of all: of its rows, or, in two shots, of what it adds. */
 LL_FN int64_t first_byte(const imx_ll_args &args, int rank)
@@ -54,32 +38,10 @@ LL_FN int64_t sent_bytes(const imx_ll_args &args, int rank)
 #endif
 }
 
-/* i = 1, 2, ...: each rank begins with another one. */
-LL_FN int peer(const imx_ll_args &args, int i)
-{
-    int r = args.team.rank + i;
-    return r < IMX_RANKS ? r : r - IMX_RANKS;
-}
-
 /* ---- what comes ------------------------------------------------------------------------------ */
 
-/* In lines a warp's threads go on together: what one of them saw of a line's epoch is true of what
- * all of them read with the same instruction. */
-LL_FN int together(int mine)
-{
-    return IMX_LINES ? __all_sync(0xffffffffu, mine) : mine;
-}
-
-/* What is looked at: the peers' rows; parts of all ranks, to be added in order; or peers' sums. */
-enum stage { ROWS, PARTS, SUMS };
-
-template <stage S> LL_FN int sender(const imx_ll_args &args, int p)
-{
-    return S == PARTS ? p : peer(args, p);
-}
-
 /* Whether the shard of number p has a unit i. */
-template <stage S> LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
+template <stage S, typename At> LL_FN bool comes(const imx_ll_args &args, int p, At i)
 {
     if (p >= IMX_RANKS || sender<S>(args, p) == args.team.rank)
         return false;
@@ -88,69 +50,13 @@ template <stage S> LL_FN bool comes(const imx_ll_args &args, int p, int64_t i)
            imx_ll_units(IMX_LINES, S == SUMS ? shard_bytes(args, from) : sent_bytes(args, from));
 }
 
-template <stage S>
-LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, int64_t i, uint64_t epoch)
+template <stage S, typename At>
+LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, At i, uint64_t epoch)
 {
     int from = sender<S>(args, p), here = args.team.rank;
     return (S == SUMS ? imx_ll_sum(&args, here, from, epoch)
                       : imx_ll_part(&args, here, from, epoch)) +
            i;
-}
-
-/* Units i of AT_ONCE numbers from `first` on; 0: not all that come are there yet. */
-template <stage S>
-LL_FN int look(const imx_ll_args &args, int64_t i, uint64_t epoch, int first, imx_ll_unit *unit)
-{
-    int there = 1;
-    if (IMX_LINES)
-        __syncwarp(); /* the same instruction for all */
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) {
-        if (comes<S>(args, first + j, i))
-            unit[j] = load_unit(arrival<S>(args, first + j, i, epoch));
-    }
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) {
-        if (comes<S>(args, first + j, i))
-            there &= is_here(i, unit[j], epoch);
-    }
-    return together(there);
-}
-
-/* Until they are, with an eye on the clock; 0: give up. */
-template <stage S>
-LL_FN int wait_units(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
-                     int first)
-{
-    int there = 1;
-#pragma unroll 1
-    for (int p = first; p < first + AT_ONCE && there; p++) {
-        imbrexd_wait_point point = { args.plan, S == ROWS ? IMX_POINT_CHUNK : IMX_POINT_PART,
-                                     p < IMX_RANKS ? sender<S>(args, p) : -1, -1 };
-        uint32_t data;
-        if (!comes<S>(args, p, i))
-            continue;
-        const imx_ll_unit *unit = arrival<S>(args, p, i, epoch);
-        if (is_flag(i))
-            there = imbrexd_signal_wait(&watch, &unit->second, epoch, point);
-        else if (!IMX_LINES)
-            there = imbrexd_ll_wait(&watch, &unit->first, (uint32_t)epoch, point, &data) &&
-                    imbrexd_ll_wait(&watch, &unit->second, (uint32_t)epoch, point, &data);
-    }
-    return together(there);
-}
-
-/* The same as look, until all are there. */
-template <stage S>
-LL_FN int take(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
-               int first, imx_ll_unit *unit)
-{
-#pragma unroll 1
-    for (int looks = 0; !look<S>(args, i, epoch, first, unit); looks++) {
-        if (looks >= IMX_TEAM_LOOKS && !wait_units<S>(args, watch, i, epoch, first))
-            return 0;
-    }
-    return 1;
 }
 
 /* Units i of all peers' rows or sums, each to its place; 0: gave up. */
@@ -176,60 +82,16 @@ LL_FN int receive(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
 
 #if IMX_REDUCES
 
-enum { ELEMENTS = 8 }; /* of a unit, at most: f32 takes every other place */
-
-/* sum = or += the elements of a unit. */
-LL_FN void add_unit(float *sum, imx_ll_unit data, bool first)
-{
-    imx_vector_add_word(IMX_DTYPE, sum, data.first, first);
-    if (IMX_LINES)
-        imx_vector_add_word(IMX_DTYPE, sum + ELEMENTS / 2, data.second, first);
-}
-
-/* sum += the bias of the elements that begin at byte `at` of the matrix. */
-LL_FN void add_bias(const imx_ll_args &args, int64_t at, float *sum)
-{
-    const int apart = IMX_IS_F32 ? 2 : 1, element = 2 * apart;
-    if (!args.bias)
-        return;
-    int64_t column = at % args.row_bytes / element, columns = args.row_bytes / element;
-#pragma unroll
-    for (int j = 0; j < (IMX_LINES ? ELEMENTS : ELEMENTS / 2); j += apart) {
-        sum[j] += imx_vector_get(IMX_DTYPE, args.bias, column);
-        column = column + 1 < columns ? column + 1 : 0;
-    }
-}
-
-LL_FN imx_ll_unit rounded(const float *sum)
-{
-    return imx_ll_unit{ imx_vector_round_word(IMX_DTYPE, sum),
-                        IMX_LINES ? imx_vector_round_word(IMX_DTYPE, sum + ELEMENTS / 2) : 0 };
-}
-
 /* *to = unit i, of those that begin at byte `first` of the matrix and have `bytes`, of all ranks,
- * added in their order; 0: gave up.  What is here is loaded before what comes. */
+ * added in their order; 0: gave up. */
 LL_FN int add_up(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i, uint64_t epoch,
                  int64_t first, int64_t bytes, imx_ll_unit *to)
 {
-    imx_ll_unit unit[AT_ONCE], own = load_data((const char *)args.from + first, bytes, i);
-    imx_ll_unit residual = { 0, 0 };
-    float sum[ELEMENTS];
-    if (args.residual)
-        residual = load_data((const char *)args.residual + first, bytes, i);
-#pragma unroll 1
-    for (int r = 0; r < IMX_RANKS; r += AT_ONCE) {
-        if (!take<PARTS>(args, watch, i, epoch, r, unit))
-            return 0;
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            if (r + j < IMX_RANKS)
-                add_unit(sum, r + j == args.team.rank ? own : unpack(unit[j]), r + j == 0);
-        }
-    }
-    add_bias(args, first + data_at(i), sum);
-    if (args.residual)
-        add_unit(sum, residual, false);
-    *to = rounded(sum);
+    const char *residual = args.residual ? (const char *)args.residual + first : NULL;
+    int64_t column = args.bias ? (first + data_at(i)) % args.row_bytes / (IMX_IS_F32 ? 4 : 2) : 0;
+    if (!sum_up(args, watch, i, epoch, (const char *)args.from + first, residual, bytes, column,
+                to))
+        return 0;
     store_data((char *)args.to + first, bytes, i, *to);
     return 1;
 }

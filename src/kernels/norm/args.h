@@ -49,4 +49,9 @@ IMX_TEAM_FN float imx_norm_inverse(float squares, int64_t n, float eps)
     return 1.0f / sqrtf(mean + eps);
 }
 
+#ifndef __CUDACC__
+void imx_norm_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
+size_t imx_norm_cpu_scratch(const void *args);
+#endif
+
 #endif /* IMX_NORM_ARGS_H */

@@ -5,9 +5,6 @@
 #include "args.h"
 #include "kernels/dtype.h"
 
-void imx_norm_cpu(const void *args, const imbrexd_block *block);
-size_t imx_norm_cpu_scratch(const void *args);
-
 size_t imx_norm_cpu_scratch(const void *args)
 {
     (void)args;

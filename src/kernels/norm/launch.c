@@ -2,9 +2,6 @@
 #include "args.h"
 #include "kernels/kernels.h"
 
-void imx_norm_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
-size_t imx_norm_cpu_scratch(const void *args);
-
 /* Two segments a warp, so that the longest row is in the registers of one block. */
 enum { THREADS = IMX_NORM_COLUMNS / IMX_NORM_SEGMENT / 2 * IMX_NORM_LANES };
 

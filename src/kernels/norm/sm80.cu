@@ -4,20 +4,13 @@
  * from the start, and what is asked of the dtype is alike in all threads.
  */
 #include "../grid.cuh"
-#include "../row.cuh"
-#include "args.h"
-
-#define NORM_FN static __device__ __forceinline__
+#include "sm80_steps.cuh"
 
 enum {
-    LANES = IMX_NORM_LANES,
-    TOGETHER = IMX_ROW_COLS,
-    GROUPS = IMX_NORM_SEGMENT / (LANES * TOGETHER), /* a lane has so many times TOGETHER columns */
     SEGMENTS = IMX_NORM_COLUMNS / IMX_NORM_SEGMENT,
     HELD = 2, /* segments of a warp */
     WARPS = SEGMENTS / HELD
 };
-static_assert(TOGETHER == IMX_NORM_TOGETHER, "a lane has its columns");
 
 /* This thread's columns of a row. */
 typedef struct held {
@@ -29,11 +22,6 @@ NORM_FN int warp_of(void)
     return (int)threadIdx.x / LANES;
 }
 
-NORM_FN int lane_of(void)
-{
-    return (int)threadIdx.x % LANES;
-}
-
 /* The first of group g. */
 NORM_FN int column_of(int g)
 {
@@ -42,9 +30,9 @@ NORM_FN int column_of(int g)
 }
 
 /* Of the warps' first segments, and their second ones if the row is so long. */
-#define EACH_GROUP(n, g)                                           \
-    _Pragma("unroll") for (int g = 0; g < HELD * GROUPS; g++) \
-        if (g < GROUPS || (n) > WARPS * IMX_NORM_SEGMENT)
+#define EACH_GROUP(n, g)                                 \
+    _Pragma("unroll") for (int g = 0; g < HELD * GROUPS; \
+                           g++) if (g < GROUPS || (n) > WARPS * IMX_NORM_SEGMENT)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -57,57 +45,19 @@ NORM_FN void add(int dtype, const void *row, int column, int n, float *x)
         x[i] = __fadd_rn(x[i], more[i]);
 }
 
-NORM_FN void store(int dtype, void *row, int column, int n, const float *x)
-{
-    char *at = (char *)row + column * imx_vector_bytes(dtype);
-    if (n - column >= TOGETHER && imx_vector_aligned(at)) {
-        if (dtype == IMBREX_F32) {
-            *(uint4 *)at = imx_vector_narrow(IMBREX_F32, x);
-            *(uint4 *)(at + 16) = imx_vector_narrow(IMBREX_F32, x + 4);
-        } else if (dtype == IMBREX_BF16) {
-            *(uint4 *)at = imx_vector_narrow(IMBREX_BF16, x);
-        } else {
-            *(uint4 *)at = imx_vector_narrow(IMBREX_F16, x);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i++) {
-        if (column + i < n)
-            imx_vector_put(dtype, row, column + i, x[i]);
-    }
-}
-
-NORM_FN char *row_at(int dtype, const void *matrix, int64_t row, int64_t n)
-{
-    return (char *)matrix + row * n * imx_vector_bytes(dtype);
-}
-
 /* ---- over the row ---------------------------------------------------------------------------- */
 
-/* What args.h says of the order; shared[SEGMENTS].  All threads of the block. */
-NORM_FN float add_squares(const imx_norm_args *args, const held *row, float *shared)
+/* shared[SEGMENTS].  All threads of the block. */
+NORM_FN float row_inverse(const imx_norm_args *args, const held *row, float *shared)
 {
-    float squares = 0.0f;
 #pragma unroll
     for (int s = 0; s < HELD; s++) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int at = 0; at < GROUPS * TOGETHER; at++) {
-            float one = row->x[s * GROUPS + at / TOGETHER][at % TOGETHER];
-            sum = __fadd_rn(sum, __fmul_rn(one, one));
-        }
-#pragma unroll
-        for (int d = LANES / 2; d; d /= 2)
-            sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, d));
+        float sum = norm_squares(row->x + s * GROUPS);
         if (lane_of() == 0)
             shared[warp_of() + s * WARPS] = sum;
     }
     __syncthreads();
-#pragma unroll 1
-    for (int w = 0; w * IMX_NORM_SEGMENT < args->n; w++)
-        squares = __fadd_rn(squares, shared[w]);
-    return squares;
+    return norm_inverse(args, shared);
 }
 
 /* Of the whole row; shared[WARPS].  All threads of the block. */
@@ -135,14 +85,14 @@ NORM_FN void load_row(const imx_norm_args *args, int64_t row, held *held)
     {
         float *x = held->x[g];
         int column = column_of(g);
-        imx_row_load(dtype, row_at(dtype, args->in, row, n), column, n, x);
+        imx_row_load(dtype, norm_row_at(dtype, args->in, row, n), column, n, x);
         if (args->bias)
             add(dtype, args->bias, column, n, x);
         if (args->residual)
-            add(dtype, row_at(dtype, args->residual, row, n), column, n, x);
+            add(dtype, norm_row_at(dtype, args->residual, row, n), column, n, x);
         imx_row_round(dtype, x);
         if (args->h)
-            store(dtype, row_at(dtype, args->h, row, n), column, n, x);
+            norm_store(dtype, norm_row_at(dtype, args->h, row, n), column, n, x);
     }
 }
 
@@ -152,24 +102,19 @@ NORM_FN void norm_row(const imx_norm_args *args, float inverse, held *held)
     {
         float *x = held->x[g], gamma[TOGETHER];
         imx_row_load(args->dtype, args->gamma, column_of(g), (int)args->n, gamma);
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++)
-            x[i] = __fmul_rn(__fmul_rn(x[i], inverse), __fadd_rn(gamma[i], args->gamma_offset));
-        imx_row_round(args->dtype, x);
+        norm_columns(args, inverse, gamma, x);
     }
 }
 
 NORM_FN void store_row(const imx_norm_args *args, void *to, int64_t row, const held *held)
 {
     EACH_GROUP(args->n, g)
-    store(args->dtype, row_at(args->dtype, to, row, args->n), column_of(g), (int)args->n,
-          held->x[g]);
+    norm_store(args->dtype, norm_row_at(args->dtype, to, row, args->n), column_of(g), (int)args->n,
+               held->x[g]);
 }
 
-/* The scale of 128 columns is found by the lanes that have them. */
 NORM_FN void quantize_row(const imx_norm_args *args, int64_t row, held *held, float *shared)
 {
-    int n = (int)args->n, blocks = (n + IMX_SCALE_BLOCK - 1) / IMX_SCALE_BLOCK;
     float scale = 0.0f;
     if (args->quant == IMBREX_PER_TENSOR)
         scale = *(const volatile float *)args->scale;
@@ -178,20 +123,7 @@ NORM_FN void quantize_row(const imx_norm_args *args, int64_t row, held *held, fl
     if (args->quant == IMBREX_PER_ROW && threadIdx.x == 0)
         args->scale[row] = scale;
     EACH_GROUP(args->n, g)
-    {
-        float *x = held->x[g];
-        int column = column_of(g);
-        if (args->quant == IMBREX_PER_BLOCK) {
-            scale = imx_scale_of(imx_row_largest_of(imx_row_largest(x), IMX_ROW_HALF),
-                                 args->power_of_two);
-            if (lane_of() % IMX_ROW_HALF == 0 && column < n)
-                args->scale[row * blocks + column / IMX_SCALE_BLOCK] = scale;
-        }
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++)
-            x[i] = __fdiv_rn(x[i], scale);
-        imx_row_store_e4m3((char *)args->c + row * n, column, n, x);
-    }
+    norm_quantize(args, row, column_of(g), scale, held->x[g]);
 }
 
 NORM_FN void one_row(const imx_norm_args *args, int64_t row, float *squares, float *largest)
@@ -199,8 +131,7 @@ NORM_FN void one_row(const imx_norm_args *args, int64_t row, float *squares, flo
     held held = { 0 };
     load_row(args, row, &held);
     if (args->rms)
-        norm_row(args, imx_norm_inverse(add_squares(args, &held, squares), args->n, args->eps),
-                 &held);
+        norm_row(args, row_inverse(args, &held, squares), &held);
     if (args->normed)
         store_row(args, args->normed, row, &held);
     if (args->quant)

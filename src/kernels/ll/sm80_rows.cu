@@ -1,0 +1,431 @@
+/* sm80_rows.cu - the ll kernel on NVIDIA GPUs where rows are normed behind their sum.
+ *
+ *     IMX_RANKS   ranks of the team        IMX_LINES     1: lines, 0: words
+ *     IMX_THREADS of a block               IMX_CLUSTER   1: a row is a cluster's, a piece a block's
+ *     IMX_DTYPE   of what is added                       0: all pieces of a row are one block's
+ *     IMX_FANS    in two shots             IMX_REDUCES 1
+ *
+ * Blocks first send all of their rows, then take one after the other:
+ *
+ *     sum, unit by unit | into shared memory | squares, to all blocks of the row | meet | c
+ *
+ * In two shots every rank adds up its lines of each piece, and sends the sums to all, whose blocks
+ * of the same number look for them.
+ */
+#include "../grid.cuh"
+#include "../norm/sm80_steps.cuh"
+#include "sm80_sums.cuh"
+
+enum {
+    ELEMENT = IMX_IS_F32 ? 4 : 2,
+    SEGMENTS = IMX_LL_ROW_BYTES / (IMX_NORM_SEGMENT * ELEMENT),
+    GROUP_COLS = LANES * TOGETHER,
+    WARPS = IMX_THREADS / LANES,
+};
+
+/* What blocks of a row tell each other of it. */
+typedef struct told {
+    float squares[SEGMENTS], largest[SEGMENTS * GROUPS];
+} told;
+
+/* What is where in shared memory: this block's columns of the row, and of gamma. */
+extern __shared__ uint4 room[];
+static __shared__ told all_told[2]; /* of rows in turns: one is read while the next one comes */
+static __shared__ float gave_up;    /* not 0: a block of the row did */
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* A piece of a row. */
+typedef struct piece {
+    int64_t row, slot; /* its number, of all rows */
+    int first, bytes;  /* of the row */
+} piece;
+
+/* A unit of it; is: there is one; its number; where it is in its shard's parts; with IMX_FANS, who
+ * adds it up. */
+typedef struct place {
+    bool is;
+    int unit;
+    int64_t at;
+    int owner;
+} place;
+
+LL_FN int64_t unit_of(place p)
+{
+    return p.unit;
+}
+
+LL_FN int piece_bytes(const imx_ll_args &args)
+{
+    return imx_ll_piece_cols(args.norm.n, args.pieces) * ELEMENT;
+}
+
+LL_FN piece piece_of(const imx_ll_args &args, int64_t row, int number)
+{
+    int first = number * piece_bytes(args), left = (int)args.row_bytes - first;
+    piece p = { row, row * args.pieces + number, first, piece_bytes(args) };
+    p.bytes = left < p.bytes ? left : p.bytes;
+    return p;
+}
+
+/* Blocks that have a row together; which of them this is; its pieces. */
+LL_FN int blocks_of_row(const imx_ll_args &args)
+{
+    return IMX_CLUSTER ? args.pieces : 1;
+}
+
+LL_FN int first_piece(const imx_ll_args &args)
+{
+    return IMX_CLUSTER ? (int)(blockIdx.x % (unsigned)args.pieces) : 0;
+}
+
+LL_FN int own_pieces(const imx_ll_args &args)
+{
+    return IMX_CLUSTER ? 1 : args.pieces;
+}
+
+/* Units that a piece takes in a part. */
+LL_FN int64_t units_apart(const imx_ll_args &args)
+{
+    return imx_ll_piece_units(IMX_LINES, piece_bytes(args), IMX_RANKS, IMX_TWO_SHOTS);
+}
+
+LL_FN place place_of(const imx_ll_args &args, const piece &p, int unit)
+{
+    place at = { unit < imx_ll_units(IMX_LINES, p.bytes), unit, p.slot * units_apart(args) + unit,
+                 -1 };
+#ifdef IMX_FANS
+    const int of_grain = IMX_LINES ? IMX_LL_UNITS : 1;
+    int64_t grain = imx_ll_grain(IMX_LINES);
+    at.owner = imx_ll_owner(IMX_LINES, p.bytes, IMX_RANKS, unit / of_grain);
+    at.at -= imx_ll_first(IMX_LINES, p.bytes, IMX_RANKS, at.owner) / grain * of_grain;
+#endif
+    return at;
+}
+
+LL_FN bool is_own(const imx_ll_args &args, const place &at)
+{
+    return !IMX_TWO_SHOTS || at.owner == args.team.rank;
+}
+
+/* ---- what comes ------------------------------------------------------------------------------ */
+
+template <stage S, typename At> LL_FN bool comes(const imx_ll_args &args, int p, At at)
+{
+    if (!at.is || p >= IMX_RANKS || sender<S>(args, p) == args.team.rank)
+        return false;
+    return S == SUMS ? at.owner == sender<S>(args, p) : is_own(args, at);
+}
+
+template <stage S, typename At>
+LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, At at, uint64_t epoch)
+{
+    int from = sender<S>(args, p), here = args.team.rank;
+    return (S == SUMS ? imx_ll_sum(&args, here, from, epoch)
+                      : imx_ll_part(&args, here, from, epoch)) +
+           at.at;
+}
+
+/* ---- the sum of a row ------------------------------------------------------------------------ */
+
+/* A unit of a sum is here. */
+LL_FN void keep(const imx_ll_args &args, const piece &p, int unit, imx_ll_unit sum)
+{
+    int in_block = p.first - first_piece(args) * piece_bytes(args);
+    store_data((char *)room + in_block, p.bytes, unit, sum);
+    if (args.norm.h)
+        store_data((char *)args.norm.h + p.row * args.row_bytes + p.first, p.bytes, unit, sum);
+}
+
+LL_FN void send_piece(const imx_ll_args &args, const piece &p, uint64_t epoch)
+{
+    const char *from = (const char *)args.from + p.row * args.row_bytes + p.first;
+    int units = (int)imx_ll_units(IMX_LINES, p.bytes), lane = lane_of();
+    for (int i = (int)threadIdx.x; i - lane < units; i += IMX_THREADS) {
+        place at = place_of(args, p, i);
+        imx_ll_unit unit = pack(i, load_data(from, p.bytes, i), epoch);
+        __syncwarp();
+        if (!at.is)
+            continue;
+#ifdef IMX_FANS
+        if (!is_own(args, at))
+            store_unit(imx_ll_part(&args, at.owner, args.team.rank, epoch) + at.at, unit);
+#else
+#pragma unroll TO_AT_ONCE
+        for (int r = 1; r < IMX_RANKS; r++)
+            store_unit(imx_ll_part(&args, peer(args, r), args.team.rank, epoch) + at.at, unit);
+#endif
+    }
+}
+
+/* This block's share of the sum, and with IMX_FANS to all; 0: gave up. */
+LL_FN int add_piece(const imx_ll_args &args, const imbrexd_watch &watch, const piece &p,
+                    uint64_t epoch)
+{
+    int64_t first = p.row * args.row_bytes + p.first;
+    const char *residual = args.residual ? (const char *)args.residual + first : NULL;
+    int units = (int)imx_ll_units(IMX_LINES, p.bytes), lane = lane_of();
+    for (int i = (int)threadIdx.x; i - lane < units; i += IMX_THREADS) {
+        place at = place_of(args, p, i);
+        int64_t data = data_at(i), column = (p.first + (data < p.bytes ? data : 0)) / ELEMENT;
+        imx_ll_unit sum;
+        if (!sum_up(args, watch, at, epoch, (const char *)args.from + first, residual, p.bytes,
+                    column, &sum))
+            return 0;
+        if (!at.is || !is_own(args, at))
+            continue;
+        keep(args, p, i, sum);
+#ifdef IMX_FANS
+        imx_ll_unit unit = pack(i, sum, epoch);
+#pragma unroll TO_AT_ONCE
+        for (int r = 1; r < IMX_RANKS; r++)
+            store_unit(imx_ll_sum(&args, peer(args, r), args.team.rank, epoch) + at.at, unit);
+#endif
+    }
+    return 1;
+}
+
+/* The peers' shares. */
+LL_FN int take_piece(const imx_ll_args &args, const imbrexd_watch &watch, const piece &p,
+                     uint64_t epoch)
+{
+    int units = (int)imx_ll_units(IMX_LINES, p.bytes), lane = lane_of();
+    for (int i = (int)threadIdx.x; i - lane < units && IMX_TWO_SHOTS; i += IMX_THREADS) {
+        place at = place_of(args, p, i);
+        imx_ll_unit unit[AT_ONCE];
+#pragma unroll 1
+        for (int first = 1; first < IMX_RANKS; first += AT_ONCE) {
+            if (!take<SUMS>(args, watch, at, epoch, first, unit))
+                return 0;
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                if (comes<SUMS>(args, first + j, at))
+                    keep(args, p, i, unpack(unit[j]));
+            }
+        }
+    }
+    return 1;
+}
+
+/* ---- the norm of a row ----------------------------------------------------------------------- */
+
+/* A warp, to all blocks of the row: *to becomes x. */
+LL_FN void tell(const imx_ll_args &args, float *to, float x)
+{
+#if IMX_CLUSTER
+    if (lane_of() < args.pieces)
+        asm volatile("{\n\t.reg .u32 there;\n\t"
+                     "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+                     "st.shared::cluster.f32 [there], %2;\n\t}"
+                     :
+                     : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(lane_of()), "f"(x)
+                     : "memory");
+#else
+    if (lane_of() == 0)
+        *to = x;
+#endif
+}
+
+/* All threads of them. */
+LL_FN void meet(void)
+{
+#if IMX_CLUSTER
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;"
+                 :
+                 :
+                 : "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+/* Eight columns from `column` of this block's on, of the row or of gamma. */
+LL_FN void load_eight(const char *from, int column, float *x)
+{
+    const uint4 *at = (const uint4 *)(from + column * ELEMENT);
+    imx_vector_add(IMX_DTYPE, x, at[0], true);
+    if (IMX_IS_F32)
+        imx_vector_add(IMX_DTYPE, x + 4, at[1], true);
+}
+
+LL_FN int own_columns(const imx_ll_args &args)
+{
+    int first = first_piece(args) * piece_bytes(args), left = (int)args.row_bytes - first;
+    int most = own_pieces(args) * piece_bytes(args);
+    return (left < most ? left : most) / ELEMENT;
+}
+
+LL_FN const char *own_gamma(const imx_ll_args &args)
+{
+    return (const char *)room + own_pieces(args) * piece_bytes(args);
+}
+
+LL_FN void tell_squares(const imx_ll_args &args, told *told)
+{
+    int segment = first_piece(args) * (piece_bytes(args) / (IMX_NORM_SEGMENT * ELEMENT));
+#pragma unroll 1
+    for (int s = (int)threadIdx.x / LANES; s * IMX_NORM_SEGMENT < own_columns(args); s += WARPS) {
+        float x[GROUPS][TOGETHER];
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            load_eight((const char *)room,
+                       s * IMX_NORM_SEGMENT + g * GROUP_COLS + lane_of() * TOGETHER, x[g]);
+        tell(args, &told->squares[segment + s], norm_squares(x));
+    }
+}
+
+/* The columns of group g of this block's as they become c, or before they are quantised. */
+LL_FN void normed(const imx_ll_args &args, int g, float inverse, float *x)
+{
+    int column = g * GROUP_COLS + lane_of() * TOGETHER;
+    float gamma[TOGETHER];
+    load_eight((const char *)room, column, x);
+    if (!args.norm.rms)
+        return;
+    load_eight(own_gamma(args), column, gamma);
+    norm_columns(&args.norm, inverse, gamma, x);
+}
+
+/* This warp's groups.  PER_ROW: once for the scale, and once more by it. */
+LL_FN void store_columns(const imx_ll_args &args, int64_t row, told *told)
+{
+    const imx_norm_args &norm = args.norm;
+    int first = first_piece(args) * piece_bytes(args) / ELEMENT, n = (int)norm.n;
+    float inverse = norm.rms ? norm_inverse(&norm, told->squares) : 0.0f, scale = 0.0f;
+    if (norm.quant == IMBREX_PER_TENSOR)
+        scale = *(const volatile float *)norm.scale;
+#pragma unroll 1
+    for (int again = norm.quant != IMBREX_PER_ROW; again < 2; again++) {
+#pragma unroll 1
+        for (int g = (int)threadIdx.x / LANES; g * GROUP_COLS < own_columns(args); g += WARPS) {
+            int column = first + g * GROUP_COLS + lane_of() * TOGETHER;
+            float x[TOGETHER];
+            normed(args, g, inverse, x);
+            if (!again) {
+                tell(args, &told->largest[first / GROUP_COLS + g],
+                     imx_row_largest_of(imx_row_largest(x), LANES));
+                continue;
+            }
+            if (norm.normed)
+                norm_store(IMX_DTYPE, norm_row_at(IMX_DTYPE, norm.normed, row, n), column, n, x);
+            if (norm.quant)
+                norm_quantize(&norm, row, column, scale, x);
+            else
+                norm_store(IMX_DTYPE, norm_row_at(IMX_DTYPE, norm.c, row, n), column, n, x);
+        }
+        if (again)
+            break;
+        meet();
+        float largest = 0.0f;
+#pragma unroll 1
+        for (int g = 0; g * GROUP_COLS < n; g++)
+            largest = fmaxf(largest, told->largest[g]);
+        scale = imx_scale_of(largest, norm.power_of_two);
+        if (threadIdx.x == 0 && first == 0)
+            norm.scale[row] = scale;
+    }
+}
+
+/* The row is in shared memory, if there; 0: some block of it gave up. */
+LL_FN int norm_row(const imx_ll_args &args, int64_t row, told *told, int there)
+{
+    there = __syncthreads_and(there);
+    if (args.norm.rms && there)
+        tell_squares(args, told);
+    if (!there && threadIdx.x < LANES)
+        tell(args, &gave_up, 1.0f);
+    meet();
+    if (gave_up != 0.0f)
+        return 0;
+    store_columns(args, row, told);
+    __syncthreads(); /* before the next row comes to the same place */
+    return 1;
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+LL_FN const char *gamma_at(const imx_ll_args &args)
+{
+    return (const char *)args.norm.gamma + first_piece(args) * piece_bytes(args);
+}
+
+/* Before the kernel ahead has ended, which may have made it: none of it is read. */
+LL_FN void fetch_gamma(const imx_ll_args &args)
+{
+    enum { SECTOR = 32 };
+    for (int i = (int)threadIdx.x * SECTOR; i < own_columns(args) * ELEMENT;
+         i += IMX_THREADS * SECTOR)
+        asm volatile("prefetch.global.L2 [%0];" : : "l"(gamma_at(args) + i));
+}
+
+/* While the first parts are under way. */
+LL_FN void load_gamma(const imx_ll_args &args)
+{
+    const char *gamma = gamma_at(args);
+    char *to = (char *)own_gamma(args);
+    int bytes = own_columns(args) * ELEMENT;
+    bool whole = imx_vector_aligned(gamma) && bytes % 16 == 0;
+    for (int i = (int)threadIdx.x * 16; i < bytes && whole; i += IMX_THREADS * 16)
+        *(uint4 *)(to + i) = imx_vector_load(gamma + i);
+    for (int i = (int)threadIdx.x * 2; i < bytes && !whole; i += IMX_THREADS * 2)
+        *(uint16_t *)(to + i) = *(const volatile uint16_t *)(gamma + i);
+}
+
+/* Columns that a row does not have are 0 and stay it, of gamma, too. */
+LL_FN void clear_room(const imx_ll_args &args)
+{
+    int bytes = own_pieces(args) * piece_bytes(args);
+    uint16_t *to = (uint16_t *)room;
+    for (int i = own_columns(args) * ELEMENT + (int)threadIdx.x * 2; i < bytes;
+         i += IMX_THREADS * 2)
+        to[i / 2] = to[(bytes + i) / 2] = 0;
+}
+
+LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
+{
+    int64_t first = blockIdx.x / blocks_of_row(args), step = gridDim.x / blocks_of_row(args);
+    int from = first_piece(args), to = from + own_pieces(args);
+    uint64_t *at = &args.uses[blockIdx.x];
+    uint64_t epoch = *(volatile uint64_t *)at + 1;
+    for (int64_t row = first; row < args.m; row += step)
+        for (int p = from; p < to; p++)
+            send_piece(args, piece_of(args, row, p), epoch);
+    if (args.norm.rms)
+        load_gamma(args);
+    __syncthreads(); /* all threads have read the epoch */
+    if (threadIdx.x == 0)
+        *(volatile uint64_t *)at = epoch;
+    int turn = 0;
+#pragma unroll 1
+    for (int64_t row = first; row < args.m; row += step, turn ^= 1) {
+        int there = 1;
+        for (int p = from; p < to && there; p++)
+            there = add_piece(args, watch, piece_of(args, row, p), epoch);
+        for (int p = from; p < to && there; p++)
+            there = take_piece(args, watch, piece_of(args, row, p), epoch);
+        if (!norm_row(args, row, &all_told[turn], there))
+            return;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
+    imx_ll_rows(const __grid_constant__ imx_ll_args args,
+                const __grid_constant__ imbrexd_watch watch)
+{
+    if (threadIdx.x == 0)
+        gave_up = 0.0f;
+    clear_room(args);
+    if (args.norm.rms)
+        fetch_gamma(args);
+    meet(); /* all blocks of a row have begun */
+    bool is_short = args.most <= SHORT;
+    if (is_short)
+        imx_grid_let_go();
+    imx_grid_wait();
+    if (!is_short)
+        imx_grid_let_go();
+    imx_trace_open();
+    exchange(args, watch);
+    imx_trace_close();
+}
