@@ -12,6 +12,9 @@
  * ll          caller   | all tiles | one kernel: every rank sends all, adds all |: data with flags
  *                                     where it is little
  *
+ * reduce_push caller   | tiles, each to all ranks; all of them, plus what comes |: of few rows
+ *             reduce_push2: each row to its owner, and sums to all ranks
+ *
  * ll2         caller   | all tiles | one kernel, in two shots: parts to owners, sums from them |
  *
  * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it; then the
@@ -180,7 +183,7 @@ static imbrex_status run_store(const imx_run *run)
 static void lay_out_lines(const imx_variant *variant, imx_ll_how how, imx_needs *n)
 {
     imx_needs product = { 0 };
-    imx_transfer_ll_needs(variant, variant->shape.n, how, n);
+    imx_sum_all_ll_needs(variant, how, n);
     imx_partials_needs(variant, &product);
     n->local_bytes = product.local_bytes;
     n->done = imx_max(n->done, product.done);
@@ -189,17 +192,13 @@ static void lay_out_lines(const imx_variant *variant, imx_ll_how how, imx_needs 
 static imbrex_status prepare_lines(imx_variant *variant, imx_ll_how how)
 {
     IMX_TRY(prepare_gemm(variant, 0));
-    return imx_transfer_ll_prepare(variant, LL, variant->shape.n, how);
+    return imx_sum_all_ll_prepare(variant, LL, how);
 }
 
 static imbrex_status run_lines(const imx_run *run, imx_ll_how how)
 {
-    imbrex_args args = *run->args;
-    imx_run sum = *run;
-    args.a = imx_run_local(run);
-    sum.args = &args;
     IMX_TRY(multiply(run));
-    return imx_transfer_ll(&sum, LL, run->variant->shape.n, how, args.c);
+    return imx_sum_all_ll(run, LL, how, imx_run_local(run));
 }
 
 static void lay_out_ll(const imx_variant *variant, imx_needs *n)
@@ -230,6 +229,66 @@ static imbrex_status prepare_ll2(imx_variant *variant)
 static imbrex_status run_ll2(const imx_run *run)
 {
     return run_lines(run, IMX_LL_FANS);
+}
+
+/* ---- reduce_push, reduce_push2 --------------------------------------------------------------- */
+
+static bool can_reduce_push(const imx_problem *p, imx_text *why_not)
+{
+    if (!p->config->reduce_push)
+        imx_text_add(why_not, "which is for few rows, whose tiles a GPU makes all at once, or in "
+                              "turns: choose \"store\"");
+    return p->config->reduce_push && imx_sum_all_can_ll(p, why_not);
+}
+
+/* As gemm_rs's, of all rows to all. */
+static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double begins = 1.8, share = 1.2;
+    return begins + share * p->sent * p->in->ranks / rates->store;
+}
+
+static imbrex_status prepare_push(imx_variant *variant, imx_push_way way)
+{
+    imx_gemm_args largest = imx_partials_push_args(variant, variant->shape.m, way);
+    return imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest);
+}
+
+static void lay_out_reduce_push(const imx_variant *variant, imx_needs *n)
+{
+    imx_partials_push_needs(variant, IMX_PUSH_ALL, n);
+}
+
+static imbrex_status prepare_reduce_push(imx_variant *variant)
+{
+    return prepare_push(variant, IMX_PUSH_ALL);
+}
+
+static imbrex_status run_reduce_push(const imx_run *run)
+{
+    return imx_partials_push(run, GEMM, IMX_PUSH_ALL);
+}
+
+/* Twice a way between ranks, and twice what a rank sends in gemm_rs. */
+static double reduce_push2_cost(const imx_problem *p, const imx_rates *rates)
+{
+    static const double begins = 3.6, share = 1.2;
+    return begins + share * 2 * p->sent / rates->store;
+}
+
+static void lay_out_reduce_push2(const imx_variant *variant, imx_needs *n)
+{
+    imx_partials_push_needs(variant, IMX_PUSH_FANS, n);
+}
+
+static imbrex_status prepare_reduce_push2(imx_variant *variant)
+{
+    return prepare_push(variant, IMX_PUSH_FANS);
+}
+
+static imbrex_status run_reduce_push2(const imx_run *run)
+{
+    return imx_partials_push(run, GEMM, IMX_PUSH_FANS);
 }
 
 /* ---- over nodes ------------------------------------------------------------------------------ */
@@ -317,6 +376,7 @@ const imx_op imx_op_gemm_ar = {
           .run = run_store },
         { .name = "ll",
           .by_kernel = true,
+          .norms = true,
           .can = imx_sum_all_can_ll,
           .cost = imx_sum_all_ll_cost,
           .layout = lay_out_ll,
@@ -324,11 +384,32 @@ const imx_op imx_op_gemm_ar = {
           .run = run_ll },
         { .name = "ll2",
           .by_kernel = true,
+          .norms = true,
           .can = imx_sum_all_can_ll,
           .cost = imx_sum_all_ll2_cost,
           .layout = lay_out_ll2,
           .prepare = prepare_ll2,
           .run = run_ll2 },
+        { .name = "reduce_push",
+          .by_kernel = true,
+          .on_request = true, /* no GPU test has seen its values */
+          .stores = true,
+          .at_once = true,
+          .can = can_reduce_push,
+          .cost = reduce_push_cost,
+          .layout = lay_out_reduce_push,
+          .prepare = prepare_reduce_push,
+          .run = run_reduce_push },
+        { .name = "reduce_push2",
+          .by_kernel = true,
+          .on_request = true, /* no GPU test has seen its values */
+          .stores = true,
+          .at_once = true,
+          .can = can_reduce_push,
+          .cost = reduce_push2_cost,
+          .layout = lay_out_reduce_push2,
+          .prepare = prepare_reduce_push2,
+          .run = run_reduce_push2 },
         { .name = "hierarchical",
           .over_nodes = true,
           .layout = imx_hierarchical_sum_needs,

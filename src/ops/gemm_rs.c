@@ -121,20 +121,6 @@ static bool is_way(const imx_problem *p, const char *name, const char *wants, im
     return false;
 }
 
-static imbrex_status run_kernel(const imx_run *run, imx_gemm_args args, int64_t slot_bytes)
-{
-    if (!run->m || !run->variant->shape.n)
-        return IMBREX_OK; /* no rank has anything to do */
-    imx_partials_bind(run, run->args->c, &args);
-    args.bias = run->args->bias;
-    args.residual = run->args->residual;
-    args.slot_bytes = slot_bytes;
-    args.team = imx_run_team(run);
-    args.ahead = 1;
-    args.ended = imx_run_ended(run);
-    return imx_run_gemm(run, GEMM, &args);
-}
-
 /* ---- scatter_push: tiles of one rank's rows, into its slot ----------------------------------- */
 
 static bool can_scatter_push(const imx_problem *p, imx_text *why_not)
@@ -171,8 +157,8 @@ static imbrex_status prepare_scatter_push(imx_variant *variant)
 
 static imbrex_status run_scatter_push(const imx_run *run)
 {
-    return run_kernel(run, scatter_push_args(run->variant, run->m),
-                      (int64_t)imx_transfer_slot_bytes(run->variant));
+    return imx_partials_run(run, GEMM, scatter_push_args(run->variant, run->m),
+                            (int64_t)imx_transfer_slot_bytes(run->variant));
 }
 
 /* ---- reduce_push: rows of a tile go to their owners, who add them up as they come ------------ */
@@ -198,42 +184,20 @@ static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
     return begins + share * left_at_end(p, rates);
 }
 
-/* A column of tiles is added up when the last of them is made. */
-static imx_gemm_args reduce_push_args(const imx_variant *variant, int64_t m)
-{
-    imx_gemm_args args = imx_partials_args(variant, m, 0);
-    args.schedule.group = (int)imx_max(1, imx_ceil_div(variant->shape.m, args.schedule.tile_rows));
-    args.features |= IMX_GEMM_REDUCE_PUSH;
-    args.team.size = variant->plan->group->size;
-    return args;
-}
-
-static int64_t reduce_push_slot_bytes(const imx_variant *variant)
-{
-    const imx_shape *s = &variant->shape;
-    return imx_sum_slot_bytes(s->m, s->n, variant->plan->group->size, variant->config.tile_cols,
-                              (int)imx_dtype_bytes(s->out));
-}
-
-/* Signals are of the form for CPUs; where a GPU's kernel adds up, data tells by itself. */
 static void lay_out_reduce_push(const imx_variant *variant, imx_needs *n)
 {
-    size_t ranks = (size_t)variant->plan->group->size;
-    n->data_bytes = ranks * (size_t)reduce_push_slot_bytes(variant);
-    n->signals =
-        ranks * (size_t)imx_sum_tiles(variant->shape.m, variant->shape.n, variant->config.tile_rows,
-                                      variant->config.tile_cols);
+    imx_partials_push_needs(variant, IMX_PUSH_OWNERS, n);
 }
 
 static imbrex_status prepare_reduce_push(imx_variant *variant)
 {
-    return prepare_gemm(variant, reduce_push_args(variant, variant->shape.m));
+    return prepare_gemm(variant,
+                        imx_partials_push_args(variant, variant->shape.m, IMX_PUSH_OWNERS));
 }
 
 static imbrex_status run_reduce_push(const imx_run *run)
 {
-    return run_kernel(run, reduce_push_args(run->variant, run->m),
-                      reduce_push_slot_bytes(run->variant));
+    return imx_partials_push(run, GEMM, IMX_PUSH_OWNERS);
 }
 
 /* ---- reduce_pull: every rank keeps its tiles, and owners read their rows of them, by parts --- */
@@ -273,8 +237,8 @@ static imbrex_status prepare_reduce_pull(imx_variant *variant)
 
 static imbrex_status run_reduce_pull(const imx_run *run)
 {
-    return run_kernel(run, reduce_pull_args(run->variant, run->m),
-                      (int64_t)imx_transfer_slot_bytes(run->variant));
+    return imx_partials_run(run, GEMM, reduce_pull_args(run->variant, run->m),
+                            (int64_t)imx_transfer_slot_bytes(run->variant));
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */

@@ -19,4 +19,21 @@ void imx_partials_needs(const imx_variant *variant, imx_needs *needs);
  * is NULL. */
 uint64_t *imx_partials_done(const imx_run *run);
 
+/* ---- where the kernel is the whole run ------------------------------------------------------- */
+
+/* Of one that sends what it makes, and makes c of what comes. */
+imbrex_status imx_partials_run(const imx_run *run, int kernel, imx_gemm_args args,
+                               int64_t slot_bytes) IMX_MUST_CHECK;
+
+/* The same by IMX_GEMM_REDUCE_PUSH. */
+typedef enum imx_push_way {
+    IMX_PUSH_OWNERS, /* rows to their owners, for whom c is */
+    IMX_PUSH_ALL,    /* all rows to all, whose c has all rows: one way between ranks */
+    IMX_PUSH_FANS    /* rows to their owners, and sums to all: two ways, and fewer bytes */
+} imx_push_way;
+
+imx_gemm_args imx_partials_push_args(const imx_variant *variant, int64_t m, imx_push_way way);
+void imx_partials_push_needs(const imx_variant *variant, imx_push_way way, imx_needs *needs);
+imbrex_status imx_partials_push(const imx_run *run, int kernel, imx_push_way way) IMX_MUST_CHECK;
+
 #endif /* IMX_PARTIALS_H */

@@ -74,12 +74,20 @@ static int by_two(imbrex_group *group, op_case c, const matrices *x, int64_t m)
     return 0;
 }
 
+/* Few rows in the product's kernel: refused on CPU ranks, which test_operators sees to. */
+static bool is_of_gpus(const op_case *c)
+{
+    return strncmp(c->algorithm, "reduce_push", 11) == 0;
+}
+
 static int check(imbrex_group *group, op_case c)
 {
     const int64_t rows[RUNS] = { c.m, (c.m + 1) / 2, 1, c.m };
     matrices x = take(&c, imbrex_group_size(group), imbrex_group_rank(group));
     for (int i = 0; (c.algorithm = op_cases_algorithm(&c, i)); i++) {
         imbrex_plan *plan;
+        if (is_of_gpus(&c))
+            continue;
         RANK_OK(case_plan(group, &c, &plan));
         for (int run = 0; run < RUNS; run++) {
             size_t bytes = (size_t)(rows[run] * c.n) * element_bytes(c.dtype);
@@ -171,7 +179,7 @@ static int invariant(imbrex_group *group, void *ctx)
                       .bias = i % 3 == 1,
                       .batch_invariant = 1 };
         for (int at = 0; (c.algorithm = op_cases_algorithm(&c, at)); at++)
-            if (rows_alone(group, c))
+            if (!is_of_gpus(&c) && rows_alone(group, c))
                 return 1;
     }
     return 0;

@@ -50,6 +50,13 @@
  *            slots are 0 before a run and after it; and an epoch's credit comes when the next one
  *            of its buffer begins
  *
+ *   IMX_GEMM_REDUCE_ALL: with REDUCE_PUSH, all rows are every rank's own, and c is [m, n]: each of
+ *            them goes to all ranks, who all make c of it
+ *
+ *   IMX_GEMM_REDUCE_FAN: with REDUCE_PUSH, owners send their sums on, and c is [m, n], as residual
+ *            is: rank r's come into slot team.size + r; on CPUs signal (tiles + tile) * ranks + r
+ *            says that they are there
+ *
  *   IMX_GEMM_REDUCE_PULL: the same for any number of rows: schedule.ranks = 1, chunks of columns.
  *            The product stays in this rank's data, [m, n]; the last tile of a chunk raises signal
  *            rank * chunks + chunk on all ranks, which then read their own rows of all ranks'
@@ -95,6 +102,8 @@ enum {
     IMX_GEMM_SUMMABLE = 512,
     IMX_GEMM_INVARIANT = 1024,
     IMX_GEMM_FAST = 2048,
+    IMX_GEMM_REDUCE_ALL = 4096,
+    IMX_GEMM_REDUCE_FAN = 8192,
 };
 
 typedef struct imx_gemm_args {

@@ -465,6 +465,8 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
         if (!one_tile(args, block, &tile, i, &p))
             return;
     }
+    if (args->features & IMX_GEMM_REDUCE_FAN && !imx_cpu_team_take(args, block))
+        return;
     if (args->features & IMX_GEMM_REDUCE_PULL && !imx_cpu_team_collect(args, block))
         return;
     if (args->ended)

@@ -151,6 +151,14 @@ static int64_t sum_signal(const imx_gemm_args *args, const imx_tile *tile, int f
     return number * args->team.size + from;
 }
 
+/* The same of its sum, with REDUCE_FAN. */
+static int64_t fan_signal(const imx_gemm_args *args, const imx_tile *tile, int from)
+{
+    const imx_schedule *s = &args->schedule;
+    return sum_signal(args, tile, from) +
+           args->team.size * imx_sum_tiles(s->m, s->n, s->tile_rows, s->tile_cols);
+}
+
 /* Of a tile of own rows: what rank r says that its part is there by. */
 static const uint64_t *part_signal(const imx_gemm_args *args, const imx_tile *tile, int r)
 {
@@ -217,36 +225,149 @@ int imx_cpu_team_fold(const imx_gemm_args *args, const imbrexd_block *block, con
     return 1;
 }
 
+/* The tile's first element of row `row` of the holder's slot for this rank. */
+static char *slot_row(const imx_gemm_args *args, const imx_tile *tile, int holder, long long row)
+{
+    const imx_team *team = &args->team;
+    return tile_at(args, imx_team_data(team, holder) + team->rank * args->slot_bytes, row,
+                   tile->col);
+}
+
 void *imx_cpu_team_row(const imx_gemm_args *args, const imx_tile *tile, long long row)
 {
     const imx_team *team = &args->team;
     int owner = 0;
+    if (args->features & IMX_GEMM_REDUCE_ALL)
+        return slot_row(args, tile, team->rank, row);
     while (row >= first_row(args, owner + 1))
         owner++;
-    int64_t at = (row - first_row(args, owner)) * args->schedule.n + tile->col;
-    return imx_team_data(team, owner) + team->rank * args->slot_bytes +
-           at * imx_dtype_size(args->out);
+    return slot_row(args, tile, owner, row - first_row(args, owner));
+}
+
+/* A tile that is in one's own slot, to the others', who are told. */
+static void send_tile(const imx_gemm_args *args, const imx_tile *tile)
+{
+    const imx_team *team = &args->team;
+    size_t bytes = (size_t)(tile->cols * imx_dtype_size(args->out));
+    for (int i = 1; i < team->size; i++) {
+        int to = (team->rank + i) % team->size;
+        for (long long row = tile->row; row < tile->row + tile->rows; row++) {
+            char *there = slot_row(args, tile, to, row);
+            imbrexd_check_write(there, bytes, 0, 1);
+            memcpy(there, slot_row(args, tile, team->rank, row), bytes);
+        }
+        imbrexd_signal_post(imx_team_signal(team, to, sum_signal(args, tile, team->rank)),
+                            imx_cpu_team_epoch(args));
+    }
+}
+
+/* Rank r's rows of a tile. */
+static imx_tile rows_of(const imx_gemm_args *args, const imx_tile *tile, int r)
+{
+    long long first = first_row(args, r), from = first > tile->row ? first : tile->row;
+    long long end = first_row(args, r + 1), tile_end = tile->row + tile->rows;
+    imx_tile own = *tile;
+    own.rank = r;
+    own.chunk = r * args->schedule.chunks;
+    own.row = from;
+    own.rank_row = from - first;
+    own.rows = (int)((end < tile_end ? end : tile_end) - from);
+    return own;
+}
+
+/* Own rows of a tile, which are in c, to all. */
+static void fan_tile(const imx_gemm_args *args, const imx_tile *tile, const imx_tile *own)
+{
+    const imx_team *team = &args->team;
+    size_t bytes = (size_t)(own->cols * imx_dtype_size(args->out));
+    for (int i = 1; i < team->size; i++) {
+        int to = (team->rank + i) % team->size;
+        for (long long row = 0; row < own->rows; row++) {
+            char *slot = imx_team_data(team, to) + (team->size + team->rank) * args->slot_bytes;
+            char *there = tile_at(args, slot, own->rank_row + row, own->col);
+            imbrexd_check_write(there, bytes, 0, 1);
+            memcpy(there, tile_at(args, args->c, own->row + row, own->col), bytes);
+        }
+        imbrexd_signal_post(imx_team_signal(team, to, fan_signal(args, tile, team->rank)),
+                            imx_cpu_team_epoch(args));
+    }
+}
+
+static int sum_own(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
+                   const imx_tile *own)
+{
+    imx_gemm_args of_own = *args;
+    if (own->rows <= 0)
+        return 1;
+    if (!(args->features & IMX_GEMM_REDUCE_FAN))
+        return imx_cpu_team_fold(args, block, own);
+    of_own.c = tile_at(args, args->c, first_row(args, own->rank), 0);
+    if (args->residual)
+        of_own.residual = tile_at(args, args->residual, first_row(args, own->rank), 0);
+    if (!imx_cpu_team_fold(&of_own, block, own))
+        return 0;
+    fan_tile(args, tile, own);
+    return 1;
 }
 
 int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
     const imx_team *team = &args->team;
-    imx_tile own = *tile;
+    if (args->features & IMX_GEMM_REDUCE_ALL) {
+        imx_tile own = *tile;
+        own.rank = team->rank;
+        own.chunk = own.rank * args->schedule.chunks;
+        own.rank_row = tile->row;
+        send_tile(args, tile);
+        return imx_cpu_team_fold(args, block, &own);
+    }
     for (int r = 0; r < team->size; r++) {
-        long long first = first_row(args, r), from = first > tile->row ? first : tile->row;
-        long long end = first_row(args, r + 1), tile_end = tile->row + tile->rows;
-        int rows = (int)((end < tile_end ? end : tile_end) - from);
-        if (r == team->rank) {
-            own.rank_row = from - first;
-            own.rows = rows;
-        } else if (rows > 0) {
+        if (r != team->rank && rows_of(args, tile, r).rows > 0)
             imbrexd_signal_post(imx_team_signal(team, r, sum_signal(args, tile, team->rank)),
                                 imx_cpu_team_epoch(args));
+    }
+    const imx_tile own = rows_of(args, tile, team->rank);
+    return sum_own(args, block, tile, &own);
+}
+
+/* Rank r's rows of a tile, as they come. */
+static int take_tile(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile,
+                     int r)
+{
+    const imx_team *team = &args->team;
+    const imx_tile rows = rows_of(args, tile, r);
+    const imbrexd_wait_point point = {
+        .plan = args->plan, .what = IMX_POINT_CHUNK, .rank = r, .index = -1
+    };
+    size_t element = (size_t)imx_dtype_size(args->out), bytes = (size_t)rows.cols * element;
+    size_t stride = (size_t)args->schedule.n * element;
+    if (rows.rows <= 0)
+        return 1;
+    if (!imbrexd_signal_wait(block->watch,
+                             imx_team_signal(team, team->rank, fan_signal(args, tile, r)),
+                             imx_cpu_team_epoch(args), point))
+        return 0;
+    char *slot = imx_team_data(team, team->rank) + (team->size + r) * args->slot_bytes;
+    char *from = tile_at(args, slot, rows.rank_row, rows.col);
+    char *to = tile_at(args, args->c, rows.row, rows.col);
+    imbrexd_check_read(from, bytes, stride, (size_t)rows.rows);
+    imbrexd_check_write(to, bytes, stride, (size_t)rows.rows);
+    for (long long i = 0; i < rows.rows; i++)
+        memcpy(to + (size_t)i * stride, from + (size_t)i * stride, bytes);
+    return 1;
+}
+
+int imx_cpu_team_take(const imx_gemm_args *args, const imbrexd_block *block)
+{
+    const imx_team *team = &args->team;
+    for (long long i = block->index; i < imx_schedule_tiles(&args->schedule); i += block->count) {
+        const imx_tile tile = imx_schedule_tile(&args->schedule, i);
+        for (int j = 1; j < team->size; j++) {
+            if (!take_tile(args, block, &tile, (team->rank + j) % team->size))
+                return 0;
         }
     }
-    own.rank = team->rank;
-    own.chunk = own.rank * args->schedule.chunks;
-    return own.rows <= 0 || imx_cpu_team_fold(args, block, &own);
+    return 1;
 }
 
 int imx_cpu_team_collect(const imx_gemm_args *args, const imbrexd_block *block)

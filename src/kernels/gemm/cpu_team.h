@@ -38,12 +38,17 @@ void *imx_cpu_team_slot(const imx_gemm_args *args, const imx_tile *tile);
 /* All tiles of the chunk are stored: says so, to the owner or to all. */
 void imx_cpu_team_post(const imx_gemm_args *args, const imx_tile *tile);
 
-/* Where REDUCE_PUSH puts row `row` of the tile: in its owner's slot for this rank. */
+/* Where REDUCE_PUSH puts row `row` of the tile: in its owner's slot for this rank; with REDUCE_ALL
+ * in its own one, from where it goes to the others. */
 void *imx_cpu_team_row(const imx_gemm_args *args, const imx_tile *tile, long long row);
 
 /* With REDUCE_PUSH, a tile whose rows are all in their slots: tells their owners, and makes c of
  * this rank's own once the peers have told; 0: give up. */
 int imx_cpu_team_sum(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile);
+
+/* With REDUCE_FAN, behind the block's tiles: its share of the sums that others have made; 0: give
+ * up. */
+int imx_cpu_team_take(const imx_gemm_args *args, const imbrexd_block *block);
 
 /* A tile of this rank's own rows, whose product is in its slot: waits for the peers' parts and adds
  * them into c; 0: give up. */

@@ -55,7 +55,9 @@ static const char *features_of(const imx_gemm_args *args, imx_gemm_form form)
     if (args->features & IMX_GEMM_SCATTER_PUSH)
         return " -DIMX_STORE -DIMX_TEAM";
     if (args->features & IMX_GEMM_REDUCE_PUSH)
-        return " -DIMX_REDUCE_PUSH";
+        return args->features & IMX_GEMM_REDUCE_ALL   ? " -DIMX_REDUCE_PUSH -DIMX_REDUCE_ALL"
+               : args->features & IMX_GEMM_REDUCE_FAN ? " -DIMX_REDUCE_PUSH -DIMX_REDUCE_FAN"
+                                                      : " -DIMX_REDUCE_PUSH";
     if (args->features & IMX_GEMM_REDUCE_PULL)
         return " -DIMX_REDUCE_PULL -DIMX_TEAM";
     if (args->features & IMX_GEMM_SCATTERS)

@@ -47,7 +47,9 @@
  *   IMX_POST    args.done
  *   IMX_STORE   tiles to their rows' owners
  *   IMX_REDUCE_PUSH     rows to their owners, by who made them; own ones are added up
- *   (sm90_reduce_push.cuh) IMX_REDUCE_PULL tiles stay; own rows of all ranks' are read and added up
+ *   (sm90_reduce_push.cuh)  IMX_REDUCE_ALL  all rows are everybody's
+ *                           IMX_REDUCE_FAN  sums go to all
+ *   IMX_REDUCE_PULL tiles stay; own rows of all ranks' are read and added up
  *   (sm90_reduce_pull.cuh) IMX_PARTS   with these two: ranks
  *   IMX_TEAM    args.team, args.ended
  *   IMX_HOOKS   hooks of the caller's, instead of what the features do (sm90_hooks.cuh)

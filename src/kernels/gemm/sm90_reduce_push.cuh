@@ -14,6 +14,12 @@
  * not matter what of it comes together.  A slot is in the order of registers, of 16 rows of a tile
  * after the other: a lane's words are for the same lane of whoever adds them up.
  *
+ * With IMX_REDUCE_ALL every rank is the owner of all rows: they go to all ranks, each of which adds
+ * all of them.
+ *
+ * With IMX_REDUCE_FAN it is the owners' sums that go to all ranks, in the same form, behind the
+ * slots of parts; behind its share of own rows a warp takes one of the others'.
+ *
  * Warps that take turns send a tile beneath the other's products, at a pace that leaves room for
  * their loads, and add up there, too; the last one goes at once, and they add up together.
  */
@@ -29,6 +35,16 @@
 #include "team.cuh"
 
 enum {
+#ifdef IMX_REDUCE_ALL
+    SUM_ALL = 1,
+#else
+    SUM_ALL = 0,
+#endif
+#ifdef IMX_REDUCE_FAN
+    SUM_FAN = 1,
+#else
+    SUM_FAN = 0,
+#endif
     SUM_WORDS = IMX_TILE_N / 8 / SPLIT,    /* a lane's, of a row, of this block's columns */
     SUM_UNITS = (SUM_WORDS + 3) / 4,       /* of 16 bytes */
     SUM_BOTH = 2 * SUM_UNITS,              /* of a lane's two rows, the upper one's first */
@@ -40,6 +56,8 @@ enum {
     SUM_PARTS = IMX_PARTS < SUM_LOADS ? IMX_PARTS : SUM_LOADS,
     SUM_AT_ONCE = SUM_LOADS / SUM_PARTS < SUM_BOTH ? SUM_LOADS / SUM_PARTS : SUM_BOTH,
     SUM_ROUNDS = (SUM_BOTH + SUM_AT_ONCE - 1) / SUM_AT_ONCE,
+    SUM_TAKES = SUM_BOTH < 4 ? SUM_BOTH : 4, /* units of a sum */
+    SUM_TAKE_ROUNDS = (SUM_BOTH + SUM_TAKES - 1) / SUM_TAKES,
     /* Clock cycles from one unit to the next, for each of a tile's steps, which takes 2 N of them
      * for each 64 rows: in all half of what the other consumer's tile takes. */
     SUM_PACE = IMX_TILE_N / SUM_BOTH,
@@ -79,15 +97,31 @@ IMX_FN int sum_books(const imx_gemm_args &args, const imbrexd_watch *watch)
 
 /* ---- where rows go --------------------------------------------------------------------------- */
 
+/* A rank's own rows: from this one on. */
+IMX_FN int sum_row(const imx_gemm_args &args, int rank)
+{
+    return SUM_ALL ? 0 : team_row(args, rank);
+}
+
+/* And below this one. */
+IMX_FN int sum_row_end(const imx_gemm_args &args, int rank)
+{
+    return SUM_ALL ? (int)args.schedule.m : team_row(args, rank + 1);
+}
+
+IMX_FN int sum_groups(const imx_gemm_args &args)
+{
+    return imx_sum_groups((int)args.schedule.m, SUM_ALL ? 1 : IMX_PARTS);
+}
+
 /* The place of a warp's rows, from `row` of the whole matrix on, in the holder's slot for this
  * rank. */
 IMX_FN char *sum_place(const imx_gemm_args &args, const tile_info *note, int row, int holder)
 {
-    int groups = imx_sum_groups((int)args.schedule.m, IMX_PARTS);
-    int group = row / IMX_SUM_ROWS - team_row(args, holder) / IMX_SUM_ROWS;
+    int group = row / IMX_SUM_ROWS - sum_row(args, holder) / IMX_SUM_ROWS;
     int column = note->col / IMX_TILE_N * SPLIT + split_block();
     return imx_team_data(&args.team, holder) + args.team.rank * args.slot_bytes +
-           (int64_t)(column * groups + group) * SUM_BYTES;
+           (int64_t)(column * sum_groups(args) + group) * SUM_BYTES;
 }
 
 /* Word i of a row's that this block has: packed's, of one half of the warp's rows.  Beyond them:
@@ -100,6 +134,17 @@ IMX_FN uint32_t sum_word(const uint32_t (&packed)[IMX_ACC / 2], int half, int i)
                                             : packed[2 * (i + (SPLIT - 1) * SUM_WORDS) + half];
 }
 
+/* A unit whose place here is `at`: each rank begins with another peer. */
+IMX_FN void sum_to_peers(const imx_gemm_args &args, char *at, uint4 unit)
+{
+#pragma unroll 1
+    for (int j = 1; j < IMX_PARTS; j++) {
+        int r = args.team.rank + j;
+        const char *there = args.team.base[r < IMX_PARTS ? r : r - IMX_PARTS];
+        imx_vector_store_whole(at + (there - args.team.base[args.team.rank]), unit);
+    }
+}
+
 /* A warp's 16 rows from `row` on leave; pace: clock cycles from one unit to the next, or 0. */
 IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
                       const tile_info *note, int row, uint32_t pace)
@@ -110,16 +155,20 @@ IMX_FN void sum_leave(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args
         int lane = lane_here(), mine = row + lane / 4 + half * 8;
         if (mine >= (int)args.schedule.m)
             continue;
-        char *to = sum_place(args, note, row, team_owner(args, mine));
+        int owner = SUM_ALL ? args.team.rank : team_owner(args, mine);
+        char *to = sum_place(args, note, row, owner);
 #pragma unroll
         for (int u = 0; u < SUM_UNITS; u++) {
             while (TURNS == 2 && pace && (int32_t)(due - clock_here()) > 0)
                 continue;
             due += pace;
-            imx_vector_store_whole(
-                to + (half * SUM_UNITS + u) * SUM_UNIT_BYTES + lane * 16,
+            char *at = to + (half * SUM_UNITS + u) * SUM_UNIT_BYTES + lane * 16;
+            uint4 unit =
                 make_uint4(sum_word(packed, half, 4 * u), sum_word(packed, half, 4 * u + 1),
-                           sum_word(packed, half, 4 * u + 2), sum_word(packed, half, 4 * u + 3)));
+                           sum_word(packed, half, 4 * u + 2), sum_word(packed, half, 4 * u + 3));
+            if (SUM_ALL)
+                sum_to_peers(args, at, unit);
+            imx_vector_store_whole(at, unit);
         }
     }
 }
@@ -220,16 +269,13 @@ IMX_FN void sum_more(const imx_gemm_args &args, int64_t row, int col, float *low
     }
 }
 
-/* A word of c, at an even column; row: of own ones. */
-IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, float high)
+/* A word of c, at an even column; row: of c. */
+IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, uint32_t word)
 {
     int n = (int)args.schedule.n;
     uint16_t *c = (uint16_t *)args.c + row * n + col;
     if (col >= n)
         return;
-    if (args.bias || args.residual)
-        sum_more(args, row, col, &low, &high);
-    uint32_t word = pack(low, high);
 #ifdef IMX_C_PLAIN
     if (n % 2) {
         c[0] = (uint16_t)word;
@@ -239,6 +285,43 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, float low, 
     }
 #endif
     *(uint32_t *)c = word;
+}
+
+/* Of a unit: the row of c. */
+IMX_FN int64_t sum_home(const sum_share &share, int q)
+{
+    return share.row + (q < SUM_UNITS ? 0 : 8) - (SUM_FAN ? 0 : share.first);
+}
+
+/* A unit's first word, of a row's. */
+IMX_FN int sum_first_word(int q)
+{
+    return 4 * (q < SUM_UNITS ? q : q - SUM_UNITS);
+}
+
+/* Unit q's sum becomes c, and with IMX_REDUCE_FAN goes to all. */
+IMX_FN void sum_settle(const imx_gemm_args &args, const sum_share &share, int q, float (&sum)[8])
+{
+    uint32_t words[4] = { 1, 1, 1, 1 }; /* where there is none: anything but 0 */
+    int64_t row = sum_home(share, q);
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        int word = sum_first_word(q) + w, col = share.col + 8 * word;
+        if (word >= SUM_WORDS)
+            continue;
+        if (args.bias || args.residual)
+            sum_more(args, row, col, &sum[2 * w], &sum[2 * w + 1]);
+        words[w] = pack(sum[2 * w], sum[2 * w + 1]);
+        if (SUM_FAN) {
+            words[w] = imx_vector_go_word(words[w]);
+            sum_put(args, row, col, ~words[w]);
+        } else {
+            sum_put(args, row, col, words[w]);
+        }
+    }
+    if (SUM_FAN)
+        sum_to_peers(args, sum_unit(args, share, q, IMX_PARTS + args.team.rank),
+                     make_uint4(words[0], words[1], words[2], words[3]));
 }
 
 /* Its units from q on, in one round; nap_ns: between looks, or 0.  0: gave up. */
@@ -260,12 +343,52 @@ IMX_FN int sum_round(const imx_gemm_args &args, const imbrexd_watch *watch, cons
     }
 #pragma unroll
     for (int i = 0; i < SUM_AT_ONCE; i++) {
-        int lower = q + i >= SUM_UNITS, word = 4 * (q + i - lower * SUM_UNITS);
+        if (sum_has(share, q + i))
+            sum_settle(args, share, q + i, sum[i]);
+    }
+    return 1;
+}
+
+/* Units from q on of sums that rank `from` has made, as they come; 0: gave up. */
+IMX_FN int sum_take(const imx_gemm_args &args, const imbrexd_watch *watch, const sum_share &share,
+                    int q, int from)
+{
+    uint4 unit[SUM_TAKES];
+    imbrexd_wait_point point = { args.plan, IMX_POINT_CHUNK, from, -1 };
+    int there = 0;
+#pragma unroll 1
+    for (int looks = 0; !there; looks++) {
+        there = 1;
 #pragma unroll
-        for (int w = 0; w < 4 && sum_has(share, q + i); w++) {
-            if (word + w < SUM_WORDS)
-                sum_put(args, share.row + lower * 8 - share.first, share.col + 8 * (word + w),
-                        sum[i][2 * w], sum[i][2 * w + 1]);
+        for (int i = 0; i < SUM_TAKES; i++) {
+            if (sum_has(share, q + i))
+                unit[i] = imx_vector_load_whole(sum_unit(args, share, q + i, IMX_PARTS + from));
+        }
+#pragma unroll
+        for (int i = 0; i < SUM_TAKES; i++) {
+            if (sum_has(share, q + i))
+                there &= imx_vector_has_come(unit[i]);
+        }
+#pragma unroll 1
+        for (int i = 0; i < SUM_TAKES && !there && looks >= IMX_TEAM_LOOKS; i++) {
+            if (sum_has(share, q + i) &&
+                !team_unit(watch, sum_unit(args, share, q + i, IMX_PARTS + from), point))
+                return 0;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < SUM_TAKES; i++) {
+        if (!sum_has(share, q + i))
+            continue;
+        imx_vector_store_whole(sum_unit(args, share, q + i, IMX_PARTS + from),
+                               make_uint4(0, 0, 0, 0));
+        uint4 came = imx_vector_came(unit[i]);
+        const uint32_t words[] = { came.x, came.y, came.z, came.w };
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            int word = sum_first_word(q + i) + w;
+            if (word < SUM_WORDS)
+                sum_put(args, sum_home(share, q + i), share.col + 8 * word, words[w]);
         }
     }
     return 1;
@@ -287,28 +410,59 @@ IMX_FN int sum_last_wave(void)
     return (int)((tiles_of() + gridDim.x / CLUSTER - 1) / (gridDim.x / CLUSTER)) - 1;
 }
 
+/* A rank's rows of a column of tiles, group by group. */
+IMX_FN sum_share sum_share_of(const imx_gemm_args &args, int rank, int column, int group)
+{
+    int lane = lane_here(), first = sum_row(args, rank);
+    sum_share share = { imx_team_data(&args.team, args.team.rank) +
+                            (int64_t)(column * sum_groups(args) + group) * SUM_BYTES + lane * 16,
+                        (first / IMX_SUM_ROWS + group) * IMX_SUM_ROWS + lane / 4, first,
+                        sum_row_end(args, rank), column * (IMX_TILE_N / SPLIT) + lane % 4 * 2 };
+    return share;
+}
+
+/* How many groups they are in. */
+IMX_FN unsigned sum_groups_of(const imx_gemm_args &args, int rank)
+{
+    int first = sum_row(args, rank), end = sum_row_end(args, rank);
+    return end > first ? (end + IMX_SUM_ROWS - 1) / IMX_SUM_ROWS - first / IMX_SUM_ROWS : 0;
+}
+
 /* Warp number `warp` of `warps`: its share of the own rows of a wave's columns, round by round.
  * 0: gave up. */
 IMX_FN int sum_rows(const imx_gemm_args &args, const imbrexd_watch *watch, int wave, unsigned warp,
                     unsigned warps, unsigned nap_ns)
 {
-    int rank = args.team.rank, lane = lane_here();
-    int first = team_row(args, rank), end = team_row(args, rank + 1);
-    int first_group = first / IMX_SUM_ROWS;
-    int groups = imx_sum_groups((int)args.schedule.m, IMX_PARTS);
-    unsigned here = end > first ? (end + IMX_SUM_ROWS - 1) / IMX_SUM_ROWS - first_group : 0;
+    unsigned here = sum_groups_of(args, args.team.rank);
     unsigned column = TURNS == 2 ? sum_columns(args, wave - 1) : 0, rounds = here * SUM_ROUNDS;
     unsigned left = (sum_columns(args, wave) - column) * rounds;
 #pragma unroll 1
     for (; warp < left; warp += warps) {
         unsigned across = warp / rounds, round = warp - across * rounds;
-        int at = column + across, group = round / SUM_ROUNDS;
-        sum_share share = { imx_team_data(&args.team, rank) +
-                                (int64_t)(at * groups + group) * SUM_BYTES + lane * 16,
-                            (first_group + group) * IMX_SUM_ROWS + lane / 4, first, end,
-                            at * (IMX_TILE_N / SPLIT) + lane % 4 * 2 };
+        sum_share share = sum_share_of(args, args.team.rank, column + across, round / SUM_ROUNDS);
         if (!sum_round(args, watch, share, round % SUM_ROUNDS * SUM_AT_ONCE, nap_ns))
             return 0;
+    }
+    return 1;
+}
+
+/* With IMX_REDUCE_FAN: its share of all other ranks' rows.  0: gave up. */
+IMX_FN int sum_others(const imx_gemm_args &args, const imbrexd_watch *watch, unsigned warp,
+                      unsigned warps)
+{
+    unsigned columns = sum_columns(args, sum_last_wave());
+#pragma unroll 1
+    for (int j = 1; j < IMX_PARTS; j++) {
+        int from = (args.team.rank + j) % IMX_PARTS;
+        unsigned rounds = sum_groups_of(args, from) * SUM_TAKE_ROUNDS, left = columns * rounds;
+#pragma unroll 1
+        for (; warp < left; warp += warps) {
+            unsigned across = warp / rounds, round = warp - across * rounds;
+            sum_share share = sum_share_of(args, from, across, round / SUM_TAKE_ROUNDS);
+            if (!sum_take(args, watch, share, round % SUM_TAKE_ROUNDS * SUM_TAKES, from))
+                return 0;
+        }
+        warp -= left; /* who had none of these is the first to have some of the next */
     }
     return 1;
 }
@@ -349,6 +503,9 @@ IMX_FN int sum_due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32
         imx_trace_begin(IMX_TRACE_FOLD);
         there = sum_rows(args, watch, wave, blockIdx.x * warps + (thread_here() / 32 - 4) % warps,
                          gridDim.x * warps, nap_ns);
+        if (SUM_FAN && round && there)
+            there = sum_others(args, watch, blockIdx.x * warps + (thread_here() / 32 - 4) % warps,
+                               gridDim.x * warps);
         there = __all_sync(0xffffffffu, there);
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, wave);
     }
