@@ -106,16 +106,9 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
 
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
-static imbrex_status check_8bit(const imbrex_group *group, const imbrex_moe_desc *d)
+static imbrex_status check_8bit(const imbrex_moe_desc *d)
 {
-    if (!imx_dtype_is_8bit(d->dtype))
-        return IMBREX_OK;
-    if (group->target->arch)
-        return imx_fail(IMBREX_UNSUPPORTED,
-                        "desc.dtype is %s: on GPUs experts have 16 bits or more so far: want BF16, "
-                        "F16 or F32",
-                        imx_dtype_name(d->dtype));
-    if (d->scaling == IMBREX_PER_TENSOR)
+    if (imx_dtype_is_8bit(d->dtype) && d->scaling == IMBREX_PER_TENSOR)
         return imx_fail(IMBREX_UNSUPPORTED,
                         "desc.scaling is PER_TENSOR: want PER_ROW or PER_BLOCK for experts");
     return IMBREX_OK;
@@ -124,7 +117,7 @@ static imbrex_status check_8bit(const imbrex_group *group, const imbrex_moe_desc
 imbrex_status imx_moe_check(const imbrex_group *group, const imx_request *request)
 {
     const imbrex_moe_desc *d = (const imbrex_moe_desc *)(const void *)request->desc;
-    IMX_TRY(check_8bit(group, d));
+    IMX_TRY(check_8bit(d));
     IMX_TRY(imx_status_range("desc", "experts", d->experts, 1, INT32_MAX));
     IMX_TRY(imx_status_range("desc", "top_k", d->top_k, 1, TOP_K_MOST));
     int align = align_of(d);

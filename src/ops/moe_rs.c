@@ -231,7 +231,10 @@ static int taking_of(const imx_variant *variant)
     int64_t row = variant->shape.n * (int64_t)imx_dtype_bytes(variant->shape.out);
     int sms = variant->config.blocks, best = 0;
     bool asked = imx_moe_desc_of(plan)->chunk_rows > 0;
+    bool eight = imx_dtype_is_8bit(variant->shape.dtype);
     if (variant->shape.n <= IMX_GROUPED_PART || row % 16 || sms < 2)
+        return 0;
+    if (eight && plan->group->target->arch) /* Hopper's form of 8 bits does not tell of parts */
         return 0;
     if (asked)
         return (int)imx_max(1, imx_min(8, sms / 8));

@@ -167,11 +167,9 @@ static void grouped(void **state)
     (void)state;
     for (int i = 0; i < 2 * 2 * 2 * 3; i++) {
         int64_t k = i & 1 ? 999 : 1024;
-        imx_grouped_args args = { .n = k,
-                                  .k = k,
-                                  .expected = i & 2 ? 16 : 1024,
-                                  .layout = i & 4 ? IMBREX_KN : IMBREX_NK,
-                                  .dtype = IMBREX_BF16 + i / 8 };
+        imx_grouped_args args = { .n = k, .k = k, .expected = i & 2 ? 16 : 1024 };
+        args.layout = i & 4 ? IMBREX_KN : IMBREX_NK;
+        args.dtype = args.out = IMBREX_BF16 + i / 8;
         try_either(&imx_kernel_grouped, &args, (size_t)(i ^ i / 2));
         if (args.dtype != IMBREX_F16 && args.layout == IMBREX_NK)
             try_on(&imx_kernel_grouped, &args, &targets[LITTLE]);
@@ -182,19 +180,35 @@ static void grouped(void **state)
 static void grouped_on_hopper(void **state)
 {
     static const struct {
-        int here;
-        int64_t n, k, expected;
+        int here, n, k, expected;
     } shapes[] = { { 128, 384, 2048, 8 },  { 8, 7168, 4096, 32 },   { 8, 7168, 4096, 2048 },
                    { 128, 384, 2048, 64 }, { 128, 384, 2048, 512 }, { 4, 128, 4096, 100 } };
     (void)state;
     for (int i = 0; i < 6 * 2 * 2; i++) {
-        imx_grouped_args args = { .here = shapes[i / 4].here,
-                                  .n = shapes[i / 4].n,
-                                  .k = shapes[i / 4].k,
-                                  .expected = shapes[i / 4].expected,
-                                  .layout = i & 1 ? IMBREX_KN : IMBREX_NK,
-                                  .dtype = i & 2 ? IMBREX_F16 : IMBREX_BF16 };
+        imx_grouped_args args = { .here = shapes[i / 4].here, .n = shapes[i / 4].n };
+        args.k = shapes[i / 4].k, args.expected = shapes[i / 4].expected;
+        args.layout = i & 1 ? IMBREX_KN : IMBREX_NK;
+        args.dtype = args.out = i & 2 ? IMBREX_F16 : IMBREX_BF16;
         try_on(&imx_kernel_grouped, &args, &targets[1]);
+    }
+}
+
+/* Of 8 bits: each size of tile of Hopper's form, and the general one. */
+static void grouped_scaled(void **state)
+{
+    static const int shapes[][2] = { { 384, 8 }, { 384, 128 }, { 7168, 2048 } };
+    static const char *const tiles[] = { "_M=64 -DIMX_TILE_N=128 ", "_M=128 -DIMX_TILE_N=128 ",
+                                         "_M=128 -DIMX_TILE_N=192 " };
+    (void)state;
+    for (int i = 0; i < 3 * 3; i++) {
+        imx_grouped_args args = { .here = i < 3 ? 128 : 8, .n = shapes[i / 3][0], .k = 2048 };
+        args.expected = shapes[i / 3][1], args.scaling = i % 3 ? 1 + i % 3 : 0;
+        args.dtype = i % 4 ? IMBREX_E4M3 : IMBREX_E5M2;
+        args.out = i % 2 ? IMBREX_F16 : IMBREX_BF16;
+        try_on(&imx_kernel_grouped, &args, &targets[1]);
+        assert_true(strstr(tried, tiles[i / 3]) && strstr(tried, "-DIMX_EIGHT="));
+        args.out = IMBREX_BF16 + i % 3;
+        try_on(&imx_kernel_grouped, &args, &targets[i % 4 == 0 ? LITTLE : 0]);
     }
 }
 
@@ -581,6 +595,7 @@ int main(void)
         cmocka_unit_test(route),
         cmocka_unit_test(grouped),
         cmocka_unit_test(grouped_on_hopper),
+        cmocka_unit_test(grouped_scaled),
         cmocka_unit_test(combine),
         cmocka_unit_test(dispatch),
         cmocka_unit_test(scaled),

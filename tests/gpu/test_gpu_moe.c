@@ -2,19 +2,36 @@
  * are as many. */
 #include "gpu.h"
 #include "moe_cases.h"
+#include "moe_scaled_cases.h"
+
+enum { EXPERTS, WIDE, SCALED, SCALED_WIDE, TABLES };
 
 typedef struct ranks_of {
-    int ranks, wide;
+    int ranks, table;
 } ranks_of;
+
+static int through(int table, imbrex_group *group)
+{
+    moe_walk walk = { .step = gpu_is_fake() ? 7 : 1 };
+    moe_scaled_walk scaled = { .step = walk.step };
+    switch (table) {
+    case EXPERTS:
+        return moe_cases_device(group, &walk);
+    case WIDE:
+        return moe_cases_wide(group, &walk);
+    case SCALED:
+        return moe_scaled_cases_device(group, &scaled);
+    default:
+        return moe_scaled_cases_wide(group, &scaled);
+    }
+}
 
 static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     imbrex_group *group;
-    moe_walk walk = { .step = gpu_is_fake() ? 7 : 1 };
     imbrex_group_desc desc = { .bootstrap = bootstrap, .device = gpu_of(rank, true) };
     RANK_OK(imbrex_group_create(&desc, &group));
-    int failed = ((const ranks_of *)ctx)->wide ? moe_cases_wide(group, &walk)
-                                               : moe_cases_device(group, &walk);
+    int failed = through(((const ranks_of *)ctx)->table, group);
     if (failed)
         imbrex_group_abort(group);
     imbrex_group_destroy(group);
@@ -30,9 +47,14 @@ static int on_ranks(void *ctx)
 int main(int argc, char **argv)
 {
     gpu_begin(argc, argv);
-    for (int i = 0; i < 2 * gpu_count() && i < 2 * 4; i++) {
-        ranks_of of = { .ranks = i / 2 + 1, .wide = i % 2 };
-        if (gpu_wanted(of.wide ? "wide tiles on %d" : "experts on %d", of.ranks))
+    static const char *const names[TABLES] = { "experts on %d", "wide tiles on %d",
+                                               "experts of 8 bits on %d",
+                                               "wide tiles of 8 bits on %d" };
+    for (int i = 0; i < TABLES * gpu_count() && i < TABLES * 4; i++) {
+        ranks_of of = { .ranks = i / TABLES + 1, .table = i % TABLES };
+        char name[80];
+        snprintf(name, sizeof name, names[of.table], of.ranks);
+        if (gpu_wanted("%s", name))
             gpu_report(gpu_isolated(on_ranks, &of, 120));
     }
     return gpu_end();

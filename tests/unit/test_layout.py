@@ -56,8 +56,9 @@ RULES = [
     ("src/kernels/grouped/sm80.cu", PUBLIC + [  # the gemm's products over other tiles
         "src/kernels/*.cuh", "{own}/*.h", "{own}/*.cuh", "src/kernels/gemm/args.h",
         "src/kernels/gemm/sm80_*.cuh"], None),
-    ("src/kernels/grouped/sm90.cu", PUBLIC + [  # and its instructions
-        "src/kernels/*.cuh", "{own}/*.h", "{own}/*.cuh", "src/kernels/gemm/sm90_ptx.cuh"], None),
+    ("src/kernels/grouped/sm90*.cu*", PUBLIC + [  # and its instructions, and sums of 8 bits
+        "src/kernels/*.cuh", "{own}/*.h", "{own}/*.cuh", "src/kernels/gemm/sm90_ptx.cuh",
+        "src/kernels/gemm/sm90_scales.cuh", "src/kernels/gemm/sm90_sum.cuh"], None),
     ("src/kernels/grouped/tiles.cuh", PUBLIC + [
         "src/kernels/wait_points.h", "{own}/*.h", "src/kernels/gemm/schedule.h"], None),
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",

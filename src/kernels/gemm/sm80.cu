@@ -163,10 +163,63 @@ IMX_FN void wait_ahead(void) {}
 #endif /* IMX_ALIGNED */
 
 #ifdef IMX_EIGHT
+
+#if IMX_SCALING >= 2
+/* Scale `at` of each of this thread's rows of a.  Those that are not there do not matter. */
+IMX_FN void find_row_scales(float (&s)[ROWS_HERE], const imx_gemm_args &args, const imx_tile &tile,
+                            int at)
+{
+    const float *scales = args.scale_a;
+    int64_t first = tile.row;
+#ifdef IMX_GATHER
+    if (tile.rank == args.own)
+        first = tile.rank_row;
+    else
+        scales = args.gathered_scales;
+#endif
+#pragma unroll
+    for (int i = 0; i < ROWS_HERE; i++)
+        s[i] = row_of(i) < tile.rows ? scale_at(scales, (first + row_of(i)) * args.row_scales + at)
+                                     : 0;
+}
+#endif
+
 IMX_FN void end_stage(const worker *w, sums &sum, sums &part, int stage)
 {
-    add_scaled(sum, part, *w->args, *w->tile, stage);
+    float s[ROWS_HERE] = {};
+#if IMX_SCALING == 3
+    const imx_gemm_args &args = *w->args;
+    if (stage >= args.row_scales) /* k is 0: nothing was multiplied, and there are none */
+        return;
+    float of_b = scale_at(args.scale_b, w->tile->col / 128 * args.row_scales + stage);
+    find_row_scales(s, args, *w->tile, stage);
+#pragma unroll
+    for (int i = 0; i < ROWS_HERE; i++)
+        s[i] *= of_b;
+#endif
+    add_stage(sum, part, s);
 }
+
+/* Of a whole tile. */
+IMX_FN void scale_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
+{
+    float s[ROWS_HERE];
+    const float *cols = NULL;
+#if IMX_SCALING == 2
+    find_row_scales(s, args, tile, 0);
+    cols = args.scale_b + tile.col;
+#else
+    float of_all = 1;
+#if IMX_SCALING == 1
+    of_all = scale_at(args.scale_a, 0) * scale_at(args.scale_b, 0);
+#endif
+#pragma unroll
+    for (int i = 0; i < ROWS_HERE; i++)
+        s[i] = of_all;
+#endif
+    scale_sums(c, s, cols, tile.cols);
+}
+
 #endif
 
 /* ---- what it may do, and tiles --------------------------------------------------------------- */

@@ -40,44 +40,24 @@ IMX_FN float scale_at(const float *scales, int64_t i)
 
 #endif
 
-#if IMX_SCALING >= 2
-/* The scales of the tile's rows of a. */
-IMX_FN const float *row_scales(const imx_gemm_args &args, const imx_tile &tile)
-{
-    const float *scales = args.scale_a;
-    int64_t row = tile.row;
-#ifdef IMX_GATHER
-    if (tile.rank == args.own)
-        row = tile.rank_row;
-    else
-        scales = args.gathered_scales;
-#endif
-    return scales + row * args.row_scales;
-}
-#endif
+enum { ROWS_HERE = PARTS_M * 2 }; /* of this thread: row_of says which */
 
-/* sum += part, under the scales of the stage where each has some, and part begins again. */
-IMX_FN void add_scaled(sums &sum, sums &part, const imx_gemm_args &args, const imx_tile &tile,
-                       int stage)
+IMX_FN int row_of(int i)
 {
-#if IMX_SCALING == 3
-    if (stage >= args.row_scales) /* k is 0: nothing was multiplied, and there are none */
-        return;
-    const float *scales = row_scales(args, tile);
-    float of_b = scale_at(args.scale_b, tile.col / 128 * args.row_scales + stage);
-#endif
+    return warp_row() + lane_of() / 4 + i * 8;
+}
+
+/* sum += part, and part begins again; PER_BLOCK: times s, of this thread's rows of a stage. */
+IMX_FN void add_stage(sums &sum, sums &part, const float (&s)[ROWS_HERE])
+{
 #pragma unroll
-    for (int i = 0; i < PARTS_M * 2; i++) {
-#if IMX_SCALING == 3
-        int row = warp_row() + lane_of() / 4 + i * 8;
-        float s = row < tile.rows ? scale_at(scales, row * args.row_scales + stage) * of_b : 0;
-#endif
+    for (int i = 0; i < ROWS_HERE; i++) {
 #pragma unroll
         for (int j = 0; j < PARTS_N * 2; j++) {
             float &from = part[i / 2][j / 2][i % 2 * 2 + j % 2];
             float &to = sum[i / 2][j / 2][i % 2 * 2 + j % 2];
 #if IMX_SCALING == 3
-            to = __fmaf_rn(s, from * IMX_WIDENED, to);
+            to = __fmaf_rn(s[i], from * IMX_WIDENED, to);
 #else
             to += from;
 #endif
@@ -88,28 +68,20 @@ IMX_FN void add_scaled(sums &sum, sums &part, const imx_gemm_args &args, const i
 static_assert(IMBREX_PER_BLOCK == 3 && IMBREX_PER_ROW == 2 && IMBREX_PER_TENSOR == 1,
               "the preprocessor knows no enumerators");
 
-/* Scales of whole sums.  Those of rows and columns that are not there do not matter. */
-IMX_FN void scale_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
+/* Whole sums under the scales of this thread's rows, PER_TENSOR of all of it; cols: PER_ROW, those
+ * of the tile's columns, of which there are `count`. */
+IMX_FN void scale_sums(sums &c, const float (&of_rows)[ROWS_HERE], const float *cols, int count)
 {
 #if IMX_SCALING < 3
-    float s = 1;
-#if IMX_SCALING == 1
-    s = scale_at(args.scale_a, 0) * scale_at(args.scale_b, 0);
-#elif IMX_SCALING == 2
-    const float *scales = row_scales(args, tile);
-#endif
 #pragma unroll
-    for (int i = 0; i < PARTS_M * 2; i++) {
-#if IMX_SCALING == 2
-        int row = warp_row() + lane_of() / 4 + i * 8;
-        float of_a = row < tile.rows ? scale_at(scales, row) : 0;
-#endif
+    for (int i = 0; i < ROWS_HERE; i++) {
 #pragma unroll
         for (int j = 0; j < PARTS_N * 2; j++) {
             float &x = c[i / 2][j / 2][i % 2 * 2 + j % 2];
+            float s = of_rows[i];
 #if IMX_SCALING == 2
             int col = warp_col() + lane_of() % 4 * 2 + j / 2 * 8 + j % 2;
-            s = of_a * (col < tile.cols ? scale_at(args.scale_b, tile.col + col) : 0);
+            s *= col < count ? scale_at(cols, col) : 0;
 #endif
             x = x * IMX_WIDENED * s;
         }

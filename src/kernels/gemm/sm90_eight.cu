@@ -1,12 +1,8 @@
 /* sm90_eight.cu - the GEMM kernel for Hopper of a and b of 8 bits: sm90.cu's pipeline, whose
  * producer, ring, features and options it shares, with consumers of its own.
  *
- * A stage is 128 of k.  Tensor cores add up what they multiply with some 14 bits, so that every
- * stage's products are added up from 0 and then, in float32, to the sum of the stages before, with
- * their scales where they have some: `part` and `sum`, in as many registers.  Meanwhile the other
- * consumer multiplies, and where tiles are narrow this one does, the next stage.  No registers are
- * left to keep a finished tile in: it goes to shared memory at once, all of it, and leaves from
- * there beneath the next one's products.
+ * Sums are those of sm90_sum.cuh.  No registers are left to keep a finished tile in: it goes to
+ * shared memory at once, all of it, and leaves from there beneath the next one's products.
  *
  *     consumer 0  | mul 0 | add 0 | mul 1 | add 1 | ... | fill | tile 1: mul 0 | ...
  *     consumer 1          | mul 0 | add 0 | mul 1 | ...        | fill | ...
@@ -22,35 +18,7 @@
 #include "sm90_consume.cuh"
 #include "sm90_scales.cuh"
 
-#if defined(IMX_FAST) && IMX_SCALING == 3
-#error "each 128 of k have scales of their own"
-#endif
 static_assert(IMX_BUFFERS == PIECES && HALVES == 1, "a tile has room in shared memory");
-
-/* d (+)= a stage's a and b; add: whether the first product adds. */
-IMX_FN void multiply(float (&d)[IMX_ACC], uint32_t stage_address, int first_row, int add)
-{
-    uint64_t a = wgmma_tile(stage_address + first_row * 128, 16);
-    uint64_t b = wgmma_tile(stage_address + A_BYTES, 16);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < TILE_K / 32; i++)
-        wgmma(d, a + i * (32 >> 4), b + i * (32 >> 4), i > 0 || add);
-    wgmma_commit();
-}
-
-/* Until all products are done but those that were told last, `left` times; d is of those that are,
- * and not looked at before. */
-template <int left> IMX_FN void finish(float (&d)[IMX_ACC])
-{
-    if (left)
-        wgmma_wait(1);
-    else
-        wgmma_wait(0);
-#pragma unroll
-    for (int j = 0; j < IMX_ACC; j++)
-        asm volatile("" : "+f"(d[j]) : : "memory");
-}
 
 /* ---- a tile leaves --------------------------------------------------------------------------- */
 
@@ -110,158 +78,128 @@ IMX_FN void send_due(const imx_gemm_args &args, const imx_tma_map *c, uint32_t n
 
 /* ---- the consumers --------------------------------------------------------------------------- */
 
+enum { TWO_PARTS = 96 };
+
 /* A tile that is being made, by one of the consumers. */
 typedef struct making {
+    const imx_gemm_args *args;
+    const imx_tma_map *c;
     uint32_t base, now; /* parity of its note */
     int consumer, first_row;
     place at;
     uint32_t before; /* the stage of the step before */
-    leaving leaves;  /* of the tile before */
+    bool waiting;    /* the tile before has yet to leave */
+    leaving leaves;
 #if IMX_SCALING == 3
-    block_scales scales; /* of four steps */
+    block_scales scales, next; /* of four steps */
 #endif
 } making;
 
-/* Step i is there; the first begins a tile, whose note is taken before products, for which the
- * warps meet: then all have read it. */
-IMX_FN void await_step(making *t, int i, bool waiting)
+#include "sm90_sum.cuh"
+
+/* The first begins a tile, whose note is taken before products, for which the warps meet: then all
+ * have read it. */
+IMX_FN void await_step(making *t, int i)
 {
     mbar_wait(full_of(t->base, t->at.stage), t->at.phase);
     if (i > 0)
         return;
     imx_trace_begin(IMX_TRACE_TILE);
     take_note(note_of(t->now), t->at.stage);
-    leaving l = { waiting ? 0 : (int)ALL_GONE,
-                  waiting ? piece_step(note_of(t->now), t->consumer, 0) : (int)NEVER };
+    leaving l = { t->waiting ? 0 : (int)ALL_GONE,
+                  t->waiting ? piece_step(note_of(t->now), t->consumer, 0) : (int)NEVER };
     t->leaves = l;
 }
 
-/* Its products are under way. */
-IMX_FN void go_on(making *t, const imx_gemm_args &args, const imx_tma_map *c, int i)
+IMX_FN void go_on(making *t, int i)
 {
-    send_due(args, c, t->now, t->base, t->consumer, i, &t->leaves);
+    send_due(*t->args, t->c, t->now, t->base, t->consumer, i, &t->leaves);
     t->before = t->at.stage;
     step(&t->at);
 }
 
-#ifdef IMX_FAST
+#if IMX_SCALING >= 2
 
-IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, const imx_gemm_args &args,
-                     const imx_tma_map *c, bool waiting)
+/* The scales of this lane's upper row. */
+IMX_FN const float *row_scales(const imx_gemm_args &args, const tile_info *note)
 {
-    int steps = steps_of(args);
-#pragma unroll 1
-    for (int i = 0; i < steps; i++) {
-        await_step(t, i, waiting);
-        multiply(sum, t->base + t->at.stage * STAGE_BYTES, t->first_row, i > 0);
-        uint32_t before = t->before;
-        go_on(t, args, c, i);
-        wgmma_wait(1);
-        if (i > 0)
-            release(t->base, before);
-    }
-    finish<0>(sum);
-    release(t->base, t->before);
-}
-
-#else
-
-/* As many registers as there are: with two, the next step's products are under way while one's are
- * added up. */
-enum { PARTS = IMX_TILE_N <= 96 ? 2 : 1 };
-
-/* part = the products of step i, which are under way. */
-IMX_FN void begin_step(float (&part)[IMX_ACC], making *t, int i, bool waiting)
-{
-    await_step(t, i, waiting);
-    multiply(part, t->base + t->at.stage * STAGE_BYTES, t->first_row, 0);
-}
-
-/* Scales of step i and, where these are others than the ones before, of three more. */
-IMX_FN void find_scales(making *t, const imx_gemm_args &args, int i)
-{
-#if IMX_SCALING == 3
-    if (i % 4 == 0)
-        t->scales = load_scales(args, note_of(t->now), warp_row(), i);
+    int row = note->a_row;
+    const float *from = args.scale_a;
+#ifdef IMX_GATHER
+    if (row >= 0)
+        from = args.gathered_scales;
 #endif
+    row = (row < 0 ? ~row : row) + warp_row() + lane_here() / 4;
+    return from + (int64_t)row * args.row_scales;
 }
 
-/* sum += part, the products of step i, which was in `stage`; left: steps that are under way behind
- * it. */
-template <int left>
-IMX_FN void end_step(float (&sum)[IMX_ACC], float (&part)[IMX_ACC], making *t, uint32_t stage,
-                     int i)
+/* Rows from this lane's upper one on. */
+IMX_FN int rows_left(const tile_info *note)
 {
-    finish<left>(part);
-    release(t->base, stage);
-#if IMX_SCALING == 3
-    add_scaled(sum, part, t->scales, note_of(t->now), i);
-#else
-    add_part(sum, part);
+    return note->rows - warp_row() - lane_here() / 4;
+}
+
 #endif
+
+#if IMX_SCALING == 3
+
+IMX_FN int first_col(const making *t)
+{
+    return note_of(t->now)->col;
 }
 
-/* Step i begins, and the one before ends, in `part`. */
-IMX_FN void step_behind(float (&sum)[IMX_ACC], float (&next)[IMX_ACC], float (&part)[IMX_ACC],
-                        making *t, const imx_gemm_args &args, const imx_tma_map *c, int i)
+IMX_FN block_scales load_scales(const making *t, int first)
 {
-    begin_step(next, t, i, false);
-    uint32_t before = t->before;
-    go_on(t, args, c, i);
-    end_step<1>(sum, part, t, before, i - 1);
-    find_scales(t, args, i);
+    const imx_gemm_args &args = *t->args;
+    const tile_info *note = note_of(t->now);
+    int step = first + lane_here() % 4, rows = rows_left(note), block = note->col / BLOCK_COLS;
+    bool there = step < steps_of(args);
+    const float *of_rows = row_scales(args, note) + step;
+    const float *of_cols = args.scale_b + (int64_t)block * args.row_scales + step;
+    block_scales s;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        s.row[h] = scale_at(of_rows + h * 8 * args.row_scales, there && rows > h * 8);
+#pragma unroll
+    for (int i = 0; i < COL_BLOCKS; i++)
+        s.col[i] = scale_at(of_cols + i * args.row_scales,
+                            there && (block + i) * BLOCK_COLS < (int)args.schedule.n);
+    return s;
 }
 
-IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, const imx_gemm_args &args,
-                     const imx_tma_map *c, bool waiting)
+#endif
+
+/* Of a whole tile. */
+IMX_FN void scale_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const tile_info *note)
 {
-    int steps = steps_of(args), i = 0;
-    float part[PARTS][IMX_ACC];
+#if IMX_SCALING == 1
+    float s = scale_at(args.scale_a, true) * scale_at(args.scale_b, true);
 #pragma unroll
     for (int j = 0; j < IMX_ACC; j++)
-        sum[j] = 0;
-#pragma unroll 1
-    for (; PARTS == 1 && i < steps; i++) {
-        begin_step(part[0], t, i, waiting);
-        find_scales(t, args, i);
-        go_on(t, args, c, i);
-        end_step<0>(sum, part[0], t, t->before, i);
-    }
-    if (PARTS == 1)
-        return;
-    begin_step(part[0], t, 0, waiting);
-    find_scales(t, args, 0);
-    go_on(t, args, c, 0);
-#pragma unroll 1
-    for (i = 1; i + 1 < steps; i += 2) {
-        step_behind(sum, part[PARTS - 1], part[0], t, args, c, i);
-        step_behind(sum, part[0], part[PARTS - 1], t, args, c, i + 1);
-    }
-    if (i < steps) {
-        step_behind(sum, part[PARTS - 1], part[0], t, args, c, i);
-        end_step<0>(sum, part[PARTS - 1], t, t->before, i);
-    } else {
-        end_step<0>(sum, part[0], t, t->before, i - 1);
-    }
-}
-
+        sum[j] *= s;
+#elif IMX_SCALING == 2
+    const float *of_rows = row_scales(args, note);
+    int rows = rows_left(note);
+    scale_sums(sum, scale_at(of_rows, rows > 0), scale_at(of_rows + 8, rows > 8), args.scale_b,
+               note->col, (int)args.schedule.n);
 #endif
+}
 
 /* sum = the tile's sums.  waiting: the tile before has yet to leave. */
 IMX_FN void make_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const imx_tma_map *c,
                       uint32_t now, bool waiting, place *at, uint32_t base, int consumer)
 {
     making t;
+    t.args = &args, t.c = c;
     t.base = base, t.now = now, t.consumer = consumer, t.first_row = consumer * IMX_WG_M;
     t.at = *at;
     t.before = 0;
-    make_sum(sum, &t, args, c, waiting);
+    t.waiting = waiting;
+    make_sum(sum, &t, steps_of(args));
     *at = t.at;
     if (waiting && !REDUCE_PUSH && t.leaves.piece != ALL_GONE) /* a short tile */
         send(args, c, note_of(now ^ 1), base, t.leaves.piece, ALL_GONE);
-#if IMX_SCALING < 3
-    scale_tile(sum, args, note_of(now), warp_row());
-#endif
+    scale_tile(sum, args, note_of(now));
 }
 
 IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,

@@ -311,14 +311,6 @@ IMX_FN uint32_t shared_base(void)
     return shared_at(shared);
 }
 
-/* The lane, worked out where it stands: a volatile read that the compiler does not move. */
-IMX_FN int lane_here(void)
-{
-    int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-}
-
 /* This block's place in a cluster of blocks below each other. */
 IMX_FN int block_m(void)
 {

@@ -13,6 +13,14 @@ typedef struct __attribute__((aligned(64))) imx_tma_map {
     unsigned char opaque[128];
 } imx_tma_map;
 
+/* The lane, worked out where it stands: a volatile read that the compiler does not move. */
+IMX_FN int lane_here(void)
+{
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 /* ---- barriers in shared memory -------------------------------------------------------------- */
 
 IMX_FN void mbar_init(uint32_t bar, uint32_t arrivals)
@@ -68,7 +76,7 @@ IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
  * engine, and never gives up, so there is no deadline.
  * order: .acquire.cluster after mbar_release_at, else nothing. */
 #define MBAR_WAIT(order)                                                              \
-    asm volatile("{\n\t.reg .pred p;\n\t"                                            \
+    asm volatile("{\n\t.reg .pred p;\n\t"                                             \
                  "AGAIN:\n\t"                                                         \
                  "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
                  "@p bra.uni DONE;\n\t"                                               \
@@ -272,10 +280,7 @@ IMX_FN uint32_t ld_shared_word(uint32_t from)
  * knows. */
 IMX_FN void shared_count(uint32_t counter, uint32_t more)
 {
-    asm volatile("red.release.cta.shared.add.u32 [%0], %1;"
-                 :
-                 : "r"(counter), "r"(more)
-                 : "memory");
+    asm volatile("red.release.cta.shared.add.u32 [%0], %1;" : : "r"(counter), "r"(more) : "memory");
 }
 
 IMX_FN uint32_t shared_counted(uint32_t counter)

@@ -1,13 +1,13 @@
-/* sm90_scales.cuh - scales of products of 8-bit a and b (args.h), for sm90_eight.cu.
+/* sm90_scales.cuh - scales of sums of products of 8-bit a and b (args.h), whoever's they are.
  *
  * A lane has elements of two rows, eight apart.  PER_BLOCK: a step has one scale of each row and,
  * as a tile's columns lie in one or two blocks of 128 of b's rows, one or two of b.  Four lanes
- * share their rows: each loads the scales of one step in four, for all of them, beneath products.
+ * share their rows: each loads the scales of one step in four, for all of them.
  */
 #ifndef IMX_SM90_SCALES_CUH
 #define IMX_SM90_SCALES_CUH
 
-#include "sm90_layout.cuh"
+#include "sm90_ptx.cuh"
 
 static_assert(IMBREX_E4M3 == 4 && IMBREX_PER_TENSOR == 1 && IMBREX_PER_ROW == 2 &&
                   IMBREX_PER_BLOCK == 3,
@@ -24,20 +24,6 @@ IMX_FN float scale_at(const float *scale, bool there)
     return x;
 }
 
-/* The scales of this lane's upper row, the first of a warp's being first_row of the block's
- * tile. */
-IMX_FN const float *row_scales(const imx_gemm_args &args, const tile_info *note, int first_row)
-{
-    int row = note->a_row;
-    const float *from = args.scale_a;
-#ifdef IMX_GATHER
-    if (row >= 0)
-        from = args.gathered_scales;
-#endif
-    row = (row < 0 ? ~row : row) + first_row + lane_here() / 4;
-    return from + (int64_t)row * args.row_scales;
-}
-
 #endif
 
 #if IMX_SCALING == 3
@@ -50,37 +36,18 @@ typedef struct block_scales {
     float row[2], col[COL_BLOCKS];
 } block_scales;
 
-/* Of step `first` + the lane's number among its four. */
-IMX_FN block_scales load_scales(const imx_gemm_args &args, const tile_info *note, int first_row,
-                                int first)
-{
-    int lane = lane_here(), step = first + lane % 4, rows = note->rows - first_row - lane / 4;
-    int block = note->col / BLOCK_COLS;
-    bool there = step < steps_of(args);
-    const float *of_rows = row_scales(args, note, first_row) + step;
-    const float *of_cols = args.scale_b + (int64_t)block * args.row_scales + step;
-    block_scales s;
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        s.row[h] = scale_at(of_rows + h * 8 * args.row_scales, there && rows > h * 8);
-#pragma unroll
-    for (int i = 0; i < COL_BLOCKS; i++)
-        s.col[i] = scale_at(of_cols + i * args.row_scales,
-                            there && (block + i) * BLOCK_COLS < (int)args.schedule.n);
-    return s;
-}
-
-/* sum += part, the products of a step; scales: as load_scales gave them. */
+/* sum += part, the products of a step of a tile whose columns begin at col; scales: of that step
+ * and the three beside it, a lane's own. */
 IMX_FN void add_scaled(float (&sum)[IMX_ACC], const float (&part)[IMX_ACC],
-                       const block_scales &scales, const tile_info *note, int step)
+                       const block_scales &scales, int col, int step)
 {
     float s[COL_BLOCKS][2];
-    int left = BLOCK_COLS - note->col % BLOCK_COLS; /* columns in the first block: 32 or more */
+    int left = BLOCK_COLS - col % BLOCK_COLS; /* columns in the first block: 32 or more */
 #pragma unroll
     for (int i = 0; i < COL_BLOCKS; i++) {
-        float col = __shfl_sync(0xffffffffu, scales.col[i], step, 4);
-        s[i][0] = col * __shfl_sync(0xffffffffu, scales.row[0], step, 4);
-        s[i][1] = col * __shfl_sync(0xffffffffu, scales.row[1], step, 4);
+        float of_b = __shfl_sync(0xffffffffu, scales.col[i], step, 4);
+        s[i][0] = of_b * __shfl_sync(0xffffffffu, scales.row[0], step, 4);
+        s[i][1] = of_b * __shfl_sync(0xffffffffu, scales.row[1], step, 4);
     }
 #pragma unroll
     for (int j = 0; j < IMX_ACC; j++) {
@@ -99,28 +66,22 @@ IMX_FN void add_part(float (&sum)[IMX_ACC], const float (&part)[IMX_ACC])
         sum[j] += part[j];
 }
 
-/* Scales of a whole tile's sums; what is not there does not matter. */
-IMX_FN void scale_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const tile_info *note,
-                       int first_row)
+#endif
+
+#if IMX_SCALING == 2
+
+/* A whole tile's sums, times their rows' scales, and their columns': `cols` has those of n columns,
+ * of which the tile's begin at col.  What is not there does not matter. */
+IMX_FN void scale_sums(float (&sum)[IMX_ACC], float upper, float lower, const float *cols, int col,
+                       int n)
 {
-#if IMX_SCALING == 1
-    float s = scale_at(args.scale_a, true) * scale_at(args.scale_b, true);
-#pragma unroll
-    for (int j = 0; j < IMX_ACC; j++)
-        sum[j] *= s;
-#elif IMX_SCALING == 2
-    int lane = lane_here(), rows = note->rows - first_row - lane / 4;
-    int col = note->col + lane % 4 * 2, n = (int)args.schedule.n;
-    const float *of_rows = row_scales(args, note, first_row);
-    float upper = scale_at(of_rows, rows > 0), lower = scale_at(of_rows + 8, rows > 8);
+    col += lane_here() % 4 * 2;
 #pragma unroll
     for (int j = 0; j < IMX_ACC; j += 4, col += 8) {
-        float c0 = scale_at(args.scale_b + col, col < n);
-        float c1 = scale_at(args.scale_b + col + 1, col + 1 < n);
+        float c0 = scale_at(cols + col, col < n), c1 = scale_at(cols + col + 1, col + 1 < n);
         sum[j] *= upper * c0, sum[j + 1] *= upper * c1;
         sum[j + 2] *= lower * c0, sum[j + 3] *= lower * c1;
     }
-#endif
 }
 
 #endif

@@ -12,8 +12,8 @@
  * others, which wait for all rows (order.h).  NULL: all are here.
  *
  * part_cols: c is made part by part, of so many columns each, and taken away while the kernel runs:
- * part q is there once made[q] is at *epoch.  A multiple of IMX_GROUPED_PART; without ready.  0:
- * all at once.
+ * part q is there once made[q] is at *epoch.  A multiple of IMX_GROUPED_PART; without ready, and
+ * of 8 bits not on GPUs.  0: all at once.
  *
  * With a dtype of 8 bits b is E4M3, and an element stands for itself times its scale: the sums of
  * 128 of k are added in the order of k, PER_BLOCK each times scale_a[token, block] *
@@ -42,7 +42,7 @@ typedef struct imx_grouped_args {
     int64_t n, k;
     int64_t expected;  /* rows of an expert, if all have as many: for the choice of tiles */
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
-    int out, scaling;  /* imbrex_dtype of c; imbrex_scaling of a and b of 8 bits, on CPUs */
+    int out, scaling;  /* imbrex_dtype of c; imbrex_scaling of a and b of 8 bits */
     int here, top_k;
     int reserved_sms; /* multiprocessors that stay free for others: as the kernel is made */
     const void *own, *gathered;

@@ -18,12 +18,30 @@ static bool is_anywhere(const imx_grouped_args *args)
     return args->k * element % 16 || (args->layout == IMBREX_KN && args->n * element % 16);
 }
 
+/* Options of 8-bit a and b, in either form. */
+static void say_8bit(const imx_grouped_args *args, char *text, size_t size)
+{
+    text[0] = 0;
+    if (imx_dtype_eight(args->dtype))
+        snprintf(text, size, " -DIMX_EIGHT=%d -DIMX_SCALING=%d", args->dtype, args->scaling);
+}
+
 /* ---- Hopper ---------------------------------------------------------------------------------- */
+
+static int element_of(const imx_grouped_args *args)
+{
+    return (int)imx_dtype_size(args->dtype);
+}
+
+static int columns_of_stage(const imx_grouped_args *args)
+{
+    return IMX_GROUPED_ROW / element_of(args);
+}
 
 static bool is_for_hopper(const imx_grouped_args *args, const imx_cuda_target *target)
 {
-    return target->arch == 90 && args->dtype != IMBREX_F32 && args->k > 0 && args->k % 8 == 0 &&
-           args->n % 8 == 0;
+    return target->arch == 90 && args->dtype != IMBREX_F32 && args->out != IMBREX_F32 &&
+           args->k > 0 && args->k * element_of(args) % 16 == 0 && args->n % 8 == 0;
 }
 
 /* Cycles of the product by tiles of that size, on so many blocks.  A stage takes what its products
@@ -36,7 +54,7 @@ static double cycles_of(const imx_grouped_args *args, int tile_m, int tile_n, in
     double tiles = args->here * (high > 1 ? high : 1) * columns;
     double products = (double)tile_m * tile_n / PRODUCTS;
     double brings = (double)IMX_GROUPED_STAGE(tile_m, tile_n) / BRINGS;
-    double steps = (double)((args->k + IMX_GROUPED_K - 1) / IMX_GROUPED_K);
+    double steps = (double)((args->k - 1) / columns_of_stage(args) + 1);
     int64_t rounds = (int64_t)(tiles / blocks) + 1;
     return (double)rounds * (steps * (products > brings ? products : brings) + A_TILE);
 }
@@ -44,30 +62,33 @@ static double cycles_of(const imx_grouped_args *args, int tile_m, int tile_n, in
 static void config_sm90(const imx_grouped_args *args, int blocks, imx_cuda_config *config)
 {
     enum { SHARED_MOST = 230400, STAGES_MOST = 12 }; /* a wait of one warp fits beside it */
-    static const int sizes[][2] = { { 64, 128 },  { 64, 192 },  { 64, 256 },
-                                    { 128, 128 }, { 128, 192 }, { 128, 256 } };
-    int best = 0, stages = STAGES_MOST;
-    for (int i = 1; i < (int)(sizeof sizes / sizeof *sizes); i++)
+    static const int sizes[][2] = { { 64, 128 }, { 128, 128 }, { 128, 192 },
+                                    { 64, 192 }, { 64, 256 },  { 128, 256 } };
+    enum { SIZES = sizeof sizes / sizeof *sizes, SIZES_EIGHT = 3 /* sums are kept twice */ };
+    int best = 0, stages = STAGES_MOST, element = element_of(args);
+    char of_8bit[48];
+    for (int i = 1; i < (element == 1 ? (int)SIZES_EIGHT : (int)SIZES); i++)
         if (cycles_of(args, sizes[i][0], sizes[i][1], blocks) <
             cycles_of(args, sizes[best][0], sizes[best][1], blocks))
             best = i;
     int tile_m = sizes[best][0], tile_n = sizes[best][1];
-    while (IMX_GROUPED_SHARED(tile_m, tile_n, stages) > SHARED_MOST)
+    while (IMX_GROUPED_SHARED(tile_m, tile_n, stages, element) > SHARED_MOST)
         stages--;
+    say_8bit(args, of_8bit, sizeof of_8bit);
     *config = (imx_cuda_config){
-        .source = "kernels/grouped/sm90.cu",
+        .source = element == 1 ? "kernels/grouped/sm90_eight.cu" : "kernels/grouped/sm90.cu",
         .entry = "imx_grouped",
         .blocks = blocks,
         .cluster = 1,
         .threads = 128 + 128 * (tile_m / 64),
         .early = true,
-        .shared_bytes = (size_t)IMX_GROUPED_SHARED(tile_m, tile_n, stages),
+        .shared_bytes = (size_t)IMX_GROUPED_SHARED(tile_m, tile_n, stages, element),
         .kept[TILE_N] = tile_n,
     };
     snprintf(config->options, sizeof config->options,
-             "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s", tile_m,
-             tile_n, stages, config->shared_bytes, args->dtype == IMBREX_F16 ? " -DIMX_F16" : "",
-             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "");
+             "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s%s", tile_m,
+             tile_n, stages, config->shared_bytes, args->out == IMBREX_F16 ? " -DIMX_F16" : "",
+             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "", of_8bit);
 }
 
 /* All experts' b, a plane each. */
@@ -75,15 +96,16 @@ static imx_tensor_map map_of_b(const imx_grouped_args *args, int tile_n)
 {
     bool kn = args->layout == IMBREX_KN;
     int64_t rows = kn ? args->k : args->n, cols = kn ? args->n : args->k;
+    int64_t element = element_of(args);
     return (imx_tensor_map){
         .address = args->here && rows && cols ? args->b : NULL,
         .rows = rows,
         .cols = cols,
-        .stride_bytes = cols * 2,
+        .stride_bytes = cols * element,
         .planes = args->here,
-        .plane_bytes = rows * cols * 2,
-        .box_rows = kn ? IMX_GROUPED_K : tile_n,
-        .box_cols = IMX_GROUPED_K,
+        .plane_bytes = rows * cols * element,
+        .box_rows = kn ? columns_of_stage(args) : tile_n,
+        .box_cols = columns_of_stage(args),
         .dtype = args->dtype,
         .swizzle_bytes = 128,
     };
@@ -101,8 +123,10 @@ typedef struct shape {
 static shape shape_of(const imx_grouped_args *args)
 {
     static const shape few = { 64, 128, 32, 64, 3 }, many = { 128, 128, 64, 32, 4 },
-                       f32 = { 64, 64, 32, 32, 3 };
+                       f32 = { 64, 64, 32, 32, 3 }, eight = { 64, 128, 32, 128, 3 };
     enum { FEW = 128 };
+    if (imx_dtype_eight(args->dtype))
+        return eight;
     if (args->dtype == IMBREX_F32)
         return f32;
     return args->expected <= FEW ? few : many;
@@ -113,6 +137,8 @@ static void config_sm80(const imx_grouped_args *args, const imx_cuda_target *tar
 {
     shape s = shape_of(args);
     size_t row = (size_t)s.tile_k * imx_dtype_size(args->dtype);
+    char of_8bit[48];
+    say_8bit(args, of_8bit, sizeof of_8bit);
     *config = (imx_cuda_config){
         .source = "kernels/grouped/sm80.cu",
         .entry = "imx_grouped",
@@ -124,10 +150,10 @@ static void config_sm80(const imx_grouped_args *args, const imx_cuda_target *tar
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WARP_M=%d -DIMX_WARP_N=32 "
-             "-DIMX_TILE_K=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu -DIMX_ALIGNED%s%s",
-             args->dtype, s.rows, s.cols, s.warp_rows, s.tile_k, s.stages, config->shared_bytes,
+             "-DIMX_TILE_K=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu -DIMX_ALIGNED%s%s%s",
+             args->out, s.rows, s.cols, s.warp_rows, s.tile_k, s.stages, config->shared_bytes,
              is_anywhere(args) ? " -DIMX_ANYWHERE" : "",
-             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "");
+             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "", of_8bit);
 }
 
 /* ---- the row --------------------------------------------------------------------------------- */

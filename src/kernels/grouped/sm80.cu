@@ -5,6 +5,7 @@
  *
  *     IMX_DTYPE, IMX_TILE_M, IMX_TILE_N, IMX_WARP_M, IMX_WARP_N, IMX_TILE_K, IMX_STAGES, IMX_B_KN,
  *     IMX_SHARED_BYTES   as gemm/sm80_shape.cuh has them, and IMX_ALIGNED, always
+ *     IMX_EIGHT, IMX_SCALING   of a and b of 8 bits; IMX_DTYPE is c's then
  *     IMX_ANYWHERE       rows of a or b begin at no multiples of 16 bytes: loaded by elements, with
  *                        nothing under way meanwhile
  *
@@ -24,6 +25,11 @@ typedef struct worker {
     const char *a[A_UNITS]; /* its unit of each row */
     uint32_t a_there;       /* bit i: of row i */
     int a_left;             /* elements of a row, from the unit on; may be negative */
+#ifdef IMX_EIGHT
+    const imx_grouped_args *args;
+    const note *here;
+    int source[ROWS_HERE]; /* whose scales this thread's rows of sums have; -1: none */
+#endif
 } worker;
 
 /* ---- loads ----------------------------------------------------------------------------------- */
@@ -86,18 +92,81 @@ IMX_FN void load_first(worker *w, int stages)
         load_ahead(w, stage, stage < stages);
 }
 
+/* ---- scales ---------------------------------------------------------------------------------- */
+
+#ifdef IMX_EIGHT
+
+/* Of the tile whose products come next. */
+IMX_FN void find_sources(worker *w, const imx_grouped_args &args, const note *n)
+{
+    w->args = &args;
+    w->here = n;
+#pragma unroll
+    for (int i = 0; i < ROWS_HERE; i++)
+        w->source[i] =
+            row_of(i) < n->tile.rows ? (int)source_of_row(args, n->tile.row + row_of(i)) : -1;
+}
+
+#if IMX_SCALING
+/* Scale `at` of each of this thread's rows of a. */
+IMX_FN void find_row_scales(float (&s)[ROWS_HERE], const worker *w, int at)
+{
+#pragma unroll
+    for (int i = 0; i < ROWS_HERE; i++)
+        s[i] = w->source[i] < 0
+                   ? 0
+                   : scale_at(w->args->scale_a, w->source[i] * w->args->scale_stride + at);
+}
+#endif
+
+IMX_FN void end_stage(const worker *w, sums &sum, sums &part, int stage)
+{
+    float s[ROWS_HERE] = {};
+#if IMX_SCALING == 3
+    const imx_grouped_args &args = *w->args;
+    int64_t stages = (args.k + 127) / 128, blocks = (args.n + 127) / 128;
+    if (stage >= stages) /* k is 0: nothing was multiplied, and there are none */
+        return;
+    int64_t block = w->here->expert * blocks + w->here->tile.col / 128;
+    float of_b = scale_at(args.scale_b, block * stages + stage);
+    find_row_scales(s, w, stage);
+#pragma unroll
+    for (int i = 0; i < ROWS_HERE; i++)
+        s[i] *= of_b;
+#endif
+    add_stage(sum, part, s);
+}
+
+/* Of a whole tile. */
+IMX_FN void scale_tile(sums &c, const worker *w)
+{
+    float s[ROWS_HERE];
+    const float *cols = NULL;
+#if IMX_SCALING == 2
+    find_row_scales(s, w, 0);
+    cols = w->args->scale_b + w->here->expert * w->args->n + w->here->tile.col;
+#else
+#pragma unroll
+    for (int i = 0; i < ROWS_HERE; i++)
+        s[i] = 1;
+#endif
+    scale_sums(c, s, cols, w->here->tile.cols);
+}
+
+#endif
+
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 IMX_FN void set_sources(worker *w, const imx_grouped_args &args, const note &n)
 {
     int first = (int)threadIdx.x / (A_ROW / 16), unit = (int)threadIdx.x % (A_ROW / 16);
-    const char *b = (const char *)args.b + n.expert * args.n * args.k * ELEMENT;
-    w->a_left = (int)args.k - unit * PER_UNIT;
+    const char *b = (const char *)args.b + n.expert * args.n * args.k * FROM_BYTES;
+    w->a_left = (int)args.k - unit * FROM_UNIT;
     w->a_there = 0;
 #pragma unroll
     for (int i = 0; i < A_UNITS; i++) {
         int row = first + i * A_APART;
-        const char *at = row < n.tile.rows ? row_of_a(args, n.tile.row + row, ELEMENT) : NULL;
+        const char *at = row < n.tile.rows ? row_of_a(args, n.tile.row + row, FROM_BYTES) : NULL;
         w->a[i] = at + unit * 16;
         w->a_there |= (uint32_t)(at != NULL) << i;
     }
@@ -159,7 +228,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x, parity ^= 1) {
         note &here = notes[parity];
         sums c;
+#ifdef IMX_EIGHT
+        find_sources(&w, args, &here);
+#endif
         multiply_tile(c, &w, w.at, stages);
+#ifdef IMX_EIGHT
+        scale_tile(c, &w);
+#endif
         if (i + gridDim.x < tiles) {
             await(args, &watch, notes[parity ^ 1], &all_here);
             set_sources(&w, args, notes[parity ^ 1]);

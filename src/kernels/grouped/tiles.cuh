@@ -161,14 +161,24 @@ IMX_GROUPED_FN void wait_for_all(const imx_grouped_args &args, const imbrexd_wat
     }
 }
 
+/* Which row of a, or of its scales, a row of c is of: of all tokens, or with top_k 0 of own rows.
+ * -1: none. */
+IMX_GROUPED_FN int64_t source_of_row(const imx_grouped_args &args, int64_t row)
+{
+    if (!args.top_k)
+        return row;
+    int32_t pair = args.row_pair[row];
+    int64_t token = pair < 0 ? -1 : pair / args.top_k;
+    return token < args.tokens ? token : -1;
+}
+
 /* Of elements of so many bytes.  NULL: no token's. */
 IMX_GROUPED_FN const char *row_of_a(const imx_grouped_args &args, int64_t row, int element)
 {
+    int64_t token = source_of_row(args, row), mine = token - args.own_first;
     if (!args.top_k)
         return (const char *)args.own + row * args.k * element;
-    int32_t pair = args.row_pair[row];
-    int64_t token = pair < 0 ? -1 : pair / args.top_k, mine = token - args.own_first;
-    if (token < 0 || token >= args.tokens)
+    if (token < 0)
         return NULL;
     if (mine >= 0 && mine < args.own_rows)
         return (const char *)args.own + mine * args.k * element;

@@ -6,8 +6,7 @@
  *     ids[tokens, top_k], weights[tokens, top_k] or NULL (all 1), scales_in[tokens, scales]
  *         ->  packed[tokens]: ids, weights, scales
  *
- * so that they travel together, in words of 4 bytes.  What scales are for route does not ask; on
- * GPUs there are none.
+ * so that they travel together, in words of 4 bytes.  What scales are for route does not ask.
  *
  * IMX_ROUTE_ROUTES, of all ranks' tokens, from packed:
  *

@@ -20,11 +20,17 @@ struct shared : places {
     uint32_t masks[MASKS]; /* of 32 pairs each: those of the block's first expert */
 };
 
+/* Of a token in packed. */
+static __device__ __forceinline__ int32_t words_of(const imx_route_args &args)
+{
+    return 2 * args.top_k + args.scales;
+}
+
 /* Of a pair in packed: its id; its weight is top_k words on. */
 static __device__ __forceinline__ const int32_t *pair_at(const imx_route_args &args, int32_t pair)
 {
     int32_t token = pair / args.top_k;
-    return args.packed + (int64_t)token * 2 * args.top_k + (pair - token * args.top_k);
+    return args.packed + (int64_t)token * words_of(args) + (pair - token * args.top_k);
 }
 
 /* A lane's pairs, 32 apart: where in packed the next one's id is, without dividing again. */
@@ -35,9 +41,8 @@ struct walk {
 
 static __device__ __forceinline__ walk walk_from(const imx_route_args &args, int32_t pair)
 {
-    int32_t tokens = 32 / args.top_k;
-    walk w = { pair, pair % args.top_k, 32 + tokens * args.top_k, 32 - tokens * args.top_k,
-               pair_at(args, pair) };
+    int32_t tokens = 32 / args.top_k, over = 32 - tokens * args.top_k;
+    walk w = { pair, pair % args.top_k, tokens * words_of(args) + over, over, pair_at(args, pair) };
     return w;
 }
 
@@ -53,7 +58,7 @@ static __device__ __forceinline__ void load_ids(const imx_route_args &args, walk
         w->at += w->apart;
         if (w->place >= args.top_k) {
             w->place -= args.top_k;
-            w->at += args.top_k;
+            w->at += words_of(args) - args.top_k;
         }
     }
 }
@@ -73,6 +78,11 @@ static __device__ __forceinline__ void pack(const imx_route_args &args, int32_t 
         int32_t *to = (int32_t *)pair_at(args, i);
         to[0] = args.ids[i];
         to[args.top_k] = __float_as_int(args.weights_in ? args.weights_in[i] : 1.0f);
+    }
+    for (int64_t i = thread; i < (int64_t)args.tokens * args.scales; i += threads) {
+        int64_t token = i / args.scales;
+        int32_t *to = args.packed + token * words_of(args) + 2 * args.top_k;
+        to[i - token * args.scales] = __float_as_int(args.scales_in[i]);
     }
 }
 

@@ -1,0 +1,172 @@
+/* sm90_sum.cuh - the sum of a tile's products of 8-bit a and b, of whoever brings the stages.
+ *
+ * A stage is 128 of k.  Tensor cores add up what they multiply with some 14 bits, so that every
+ * stage's products are added up from 0 and then, in float32, to the sum of the stages before, with
+ * their scales where they have some: `part` and `sum`, in as many registers.  Where those suffice
+ * there are two parts, and the next stage's products are under way meanwhile, else those of the
+ * other consumer.
+ *
+ *     consumer 0  | mul 0 | add 0 | mul 1 | add 1 | ...
+ *     consumer 1          | mul 0 | add 0 | mul 1 | ...
+ *
+ *   IMX_EIGHT    imbrex_dtype of a; b is E4M3
+ *   IMX_SCALING  imbrex_scaling
+ *   IMX_FAST     sums stay in the tensor cores over all of k
+ *
+ * Who includes it has A_BYTES, STAGE_BYTES, TILE_K, release, and TWO_PARTS: the columns
+ * of a tile, at most, that there are registers for two parts of.  It defines `making`, a tile that
+ * is being made, with at least these fields:
+ *
+ *     base, at       the ring, and the stage of this step
+ *     first_row      of the consumer's rows of the tile
+ *     before         the stage of the step before
+ *     scales, next   PER_BLOCK, of these four steps and the next four
+ */
+#ifndef IMX_SM90_SUM_CUH
+#define IMX_SM90_SUM_CUH
+
+#include "sm90_scales.cuh"
+
+#if defined(IMX_FAST) && IMX_SCALING == 3
+#error "each 128 of k have scales of their own"
+#endif
+
+IMX_FN void await_step(making *t, int i); /* until step i is there */
+IMX_FN void go_on(making *t, int i);      /* its products are under way: `at` moves on */
+#if IMX_SCALING == 3
+/* Of step `first` + the lane's number among its four. */
+IMX_FN block_scales load_scales(const making *t, int first);
+IMX_FN int first_col(const making *t);
+#endif
+
+/* d (+)= a stage's a and b; add: whether the first product adds. */
+IMX_FN void multiply(float (&d)[IMX_ACC], uint32_t stage_address, int first_row, int add)
+{
+    uint64_t a = wgmma_tile(stage_address + first_row * 128, 16);
+    uint64_t b = wgmma_tile(stage_address + A_BYTES, 16);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < TILE_K / 32; i++)
+        wgmma(d, a + i * (32 >> 4), b + i * (32 >> 4), i > 0 || add);
+    wgmma_commit();
+}
+
+/* Until all products are done but those of the last `left` groups; d is of those that are, and not
+ * looked at before. */
+template <int left> IMX_FN void finish(float (&d)[IMX_ACC])
+{
+    if (left)
+        wgmma_wait(1);
+    else
+        wgmma_wait(0);
+#pragma unroll
+    for (int j = 0; j < IMX_ACC; j++)
+        asm volatile("" : "+f"(d[j]) : : "memory");
+}
+
+#ifdef IMX_FAST
+
+IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
+{
+#pragma unroll 1
+    for (int i = 0; i < steps; i++) {
+        await_step(t, i);
+        multiply(sum, t->base + t->at.stage * STAGE_BYTES, t->first_row, i > 0);
+        uint32_t before = t->before;
+        go_on(t, i);
+        wgmma_wait(1);
+        if (i > 0)
+            release(t->base, before);
+    }
+    finish<0>(sum);
+    release(t->base, t->before);
+}
+
+#else
+
+/* As many registers as there are: with two, the next step's products are under way while one's are
+ * added up. */
+enum { PARTS = IMX_TILE_N <= TWO_PARTS ? 2 : 1 };
+
+/* Scales of step i and, where these are others than the ones before, the next four's, which take
+ * longer than a step to come. */
+IMX_FN void find_scales(making *t, int i)
+{
+#if IMX_SCALING == 3
+    if (i == 0)
+        t->next = load_scales(t, 0);
+    if (i % 4 == 0) {
+        t->scales = t->next;
+        t->next = load_scales(t, i + 4);
+    }
+#endif
+}
+
+/* sum += part, the products of step i, which was in `stage`; left: groups that are under way behind
+ * it. */
+template <int left>
+IMX_FN void end_step(float (&sum)[IMX_ACC], float (&part)[IMX_ACC], making *t, uint32_t stage,
+                     int i)
+{
+    finish<left>(part);
+    release(t->base, stage);
+#if IMX_SCALING == 3
+    add_scaled(sum, part, t->scales, first_col(t), i);
+#else
+    add_part(sum, part);
+#endif
+}
+
+/* part = the products of step i, which are under way. */
+IMX_FN void begin_step(float (&part)[IMX_ACC], making *t, int i)
+{
+    await_step(t, i);
+    multiply(part, t->base + t->at.stage * STAGE_BYTES, t->first_row, 0);
+}
+
+/* Step i begins, and the one before ends, in `part`. */
+IMX_FN void step_behind(float (&sum)[IMX_ACC], float (&next)[IMX_ACC], float (&part)[IMX_ACC],
+                        making *t, int i)
+{
+    begin_step(next, t, i);
+    uint32_t before = t->before;
+    go_on(t, i);
+    end_step<1>(sum, part, t, before, i - 1);
+    find_scales(t, i);
+}
+
+IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
+{
+    float part[PARTS][IMX_ACC];
+    int i = 0;
+#pragma unroll
+    for (int j = 0; j < IMX_ACC; j++)
+        sum[j] = 0;
+#pragma unroll 1
+    for (; PARTS == 1 && i < steps; i++) {
+        begin_step(part[0], t, i);
+        find_scales(t, i);
+        go_on(t, i);
+        end_step<0>(sum, part[0], t, t->before, i);
+    }
+    if (PARTS == 1)
+        return;
+    begin_step(part[0], t, 0);
+    find_scales(t, 0);
+    go_on(t, 0);
+#pragma unroll 1
+    for (i = 1; i + 1 < steps; i += 2) {
+        step_behind(sum, part[PARTS - 1], part[0], t, i);
+        step_behind(sum, part[0], part[PARTS - 1], t, i + 1);
+    }
+    if (i < steps) {
+        step_behind(sum, part[PARTS - 1], part[0], t, i);
+        end_step<0>(sum, part[PARTS - 1], t, t->before, i);
+    } else {
+        end_step<0>(sum, part[0], t, t->before, i - 1);
+    }
+}
+
+#endif
+
+#endif /* IMX_SM90_SUM_CUH */
