@@ -88,8 +88,8 @@ static imbrex_status fill_all(const bench_data *data, const bench_shape *s)
         TRY(fill(data, 2, bench_op_out(s), s->m, s->n, data->residual));
     }
     if (s->scaling) { /* a tensor's is alike on all ranks */
-        TRY(fill(data, 1, IMBREX_F32, 1, bench_op_scales_of_a(s, s->m), data->scales_a));
-        TRY(fill(data, 2, IMBREX_F32, 1, bench_op_scales_of_b(s), data->scales_b));
+        TRY(fill(data, 1, IMBREX_F32, 1, bench_op_scales_of_a(s, a_rows(s)), data->scales_a));
+        TRY(fill(data, 2, IMBREX_F32, 1, bench_op_scales_of_b(s, ranks), data->scales_b));
     }
     for (int i = 1; i < data->count; i++)
         TRY(imbrex_copy(data->group, data->sets + (size_t)i * data->set_bytes, data->sets, data->c,
@@ -113,9 +113,10 @@ imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const be
     data.own = s->op->a_is_shard ? matrix_bytes(s->dtype, row, width) : 0;
     data.b = place(&end, matrix_bytes(s->dtype, of_b, s->n));
     data.bias = place(&end, s->op->product ? matrix_bytes(of_c, 1, s->n) : 0);
-    data.scales_a = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_a(s, s->m)));
+    data.scales_a = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_a(s, a_rows(s))));
     data.own_scales = per_row ? matrix_bytes(f32, 1, bench_op_scales_of_a(s, row)) : 0;
-    data.scales_b = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_b(s)));
+    data.scales_b =
+        place(&end, matrix_bytes(f32, 1, bench_op_scales_of_b(s, imbrex_group_size(group))));
     data.gamma = place(&end, s->norm ? matrix_bytes(of_c, 1, s->n) : 0);
     data.residual = place(&end, s->norm ? matrix_bytes(of_c, s->m, s->n) : 0);
     data.h = place(&end, s->norm ? matrix_bytes(of_c, s->m, s->n) : 0);

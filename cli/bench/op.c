@@ -258,6 +258,8 @@ imbrex_status bench_op_router(imbrex_group *group, const bench_shape *s, int ran
     bench_shape shape = ranks ? alone_of(s, ranks) : *s;
     imbrex_gemm_desc desc = bench_op_desc(&shape, "sequential");
     desc.n = desc.k = 1;
+    desc.dtype = bench_op_out(s); /* where pairs lie has nothing to do with it */
+    desc.scaling = IMBREX_UNSCALED;
     read_rows();
     const bench_op *op = ops;
     while (!op->experts || !op->a_is_shard)
@@ -307,10 +309,10 @@ int64_t bench_op_scales_of_a(const bench_shape *s, int64_t rows)
     return counts[s->scaling];
 }
 
-int64_t bench_op_scales_of_b(const bench_shape *s)
+int64_t bench_op_scales_of_b(const bench_shape *s, int ranks)
 {
     const int64_t counts[] = { 0, 1, s->n, blocks(s->n) * blocks(s->k) };
-    return counts[s->scaling];
+    return counts[s->scaling] * (s->op->experts ? bench_op_experts(s, ranks) : 1);
 }
 
 /* ---- what a run takes ------------------------------------------------------------------------ */

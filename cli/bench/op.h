@@ -66,9 +66,9 @@ bool bench_op_norms(const bench_op *op);
 /* The type of c and bias. */
 imbrex_dtype bench_op_out(const bench_shape *shape);
 
-/* How many scales there are of so many rows of a, and of b. */
+/* How many scales there are of so many rows of a, and of a rank's b. */
 int64_t bench_op_scales_of_a(const bench_shape *shape, int64_t rows);
-int64_t bench_op_scales_of_b(const bench_shape *shape);
+int64_t bench_op_scales_of_b(const bench_shape *shape, int ranks);
 
 /* What a product's plan, imbrex_tune and hooks for a product are told of a shape. */
 imbrex_gemm_desc bench_op_desc(const bench_shape *shape, const char *algorithm);

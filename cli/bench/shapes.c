@@ -152,9 +152,12 @@ static bool set(reader *r, const bench_op *op, const int64_t *sizes, bool gpu, b
         options_wrong(r->page, "--norm: %s adds up no rows over ranks", op->name);
         return false;
     }
-    if (shape->dtype == IMBREX_E4M3 && (!op->product || op->experts)) {
-        options_wrong(r->page, "--dtype e4m3: %s %s", op->name,
-                      op->product ? "has bf16, f16 and f32" : "does not multiply");
+    if (shape->dtype == IMBREX_E4M3 && !op->product) {
+        options_wrong(r->page, "--dtype e4m3: %s does not multiply", op->name);
+        return false;
+    }
+    if (op->experts && shape->scaling == IMBREX_PER_TENSOR) {
+        options_wrong(r->page, "--scaling tensor: %s has row and block", op->name);
         return false;
     }
     if (shape->plan_m && shape->plan_m < shape->m) {

@@ -202,8 +202,16 @@ class Bench(unittest.TestCase):
                         c = candidates["sequential"]
                         self.assertAlmostEqual(c["gb_s_received"] * c["us"] * 1e3, 40 * moved / 2,
                                                delta=0.01)
+        for op in ("ag_moe", "moe_rs"):
+            for scaling in ("row", "block"):
+                with self.subTest(op=op, scaling=scaling):
+                    parsed, candidates = self.result(
+                        op, "--m", "40", "--n", "48", "--k", "160", "--experts", "3", "--dtype",
+                        "e4m3", "--scaling", scaling, "--ranks", "2")
+                    self.assertEqual((parsed["dtype"], parsed["scaling"]), ("e4m3", scaling))
+                    self.assertTrue(all(c["us"] > 0 for c in candidates.values()))
         for words, says in ((("all_gather",), "all_gather does not multiply"),
-                            (("ag_moe",), "ag_moe has bf16, f16 and f32")):
+                            (("ag_moe", "--scaling", "tensor"), "ag_moe has row and block")):
             done = bench(*words, "--dtype", "e4m3", "--ranks", "2")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)
