@@ -78,7 +78,8 @@ IMX_FN void send_due(const imx_gemm_args &args, const imx_tma_map *c, uint32_t n
 
 /* ---- the consumers --------------------------------------------------------------------------- */
 
-enum { TWO_PARTS = 96 };
+/* What travels beside products has registers of its own. */
+enum { AHEAD = CONSUMER_REGISTERS >= 232, TWO_PARTS = AHEAD ? 128 : 96 };
 
 /* A tile that is being made, by one of the consumers. */
 typedef struct making {

@@ -13,9 +13,10 @@
  *   IMX_SCALING  imbrex_scaling
  *   IMX_FAST     sums stay in the tensor cores over all of k
  *
- * Who includes it has A_BYTES, STAGE_BYTES, TILE_K, release, and TWO_PARTS: the columns
- * of a tile, at most, that there are registers for two parts of.  It defines `making`, a tile that
- * is being made, with at least these fields:
+ * Who includes it has A_BYTES, STAGE_BYTES, TILE_K, release, and TWO_PARTS: the columns of a tile,
+ * at most, that there are registers for two parts of, and AHEAD: whether there are some for the
+ * scales of the next steps.  It defines `making`, a tile that is being made, with at least these
+ * fields:
  *
  *     base, at       the ring, and the stage of this step
  *     first_row      of the consumer's rows of the tile
@@ -88,17 +89,16 @@ IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
  * added up. */
 enum { PARTS = IMX_TILE_N <= TWO_PARTS ? 2 : 1 };
 
-/* Scales of step i and, where these are others than the ones before, the next four's, which take
+/* Scales of step i, and of four steps more where these are others than the ones before: they take
  * longer than a step to come. */
 IMX_FN void find_scales(making *t, int i)
 {
 #if IMX_SCALING == 3
-    if (i == 0)
-        t->next = load_scales(t, 0);
-    if (i % 4 == 0) {
-        t->scales = t->next;
+    if (i % 4)
+        return;
+    t->scales = AHEAD && i > 0 ? t->next : load_scales(t, i);
+    if (AHEAD)
         t->next = load_scales(t, i + 4);
-    }
 #endif
 }
 

@@ -36,7 +36,7 @@ IMX_FN uint32_t room_for(uint32_t base, int p)
     return base + PIECES_AT + (warp_row() / 16 * PIECES + p) * IMX_GROUPED_PIECE;
 }
 
-enum { TWO_PARTS = CONSUMERS == 1 ? 128 : 0 };
+enum { AHEAD = 1, TWO_PARTS = CONSUMERS == 1 ? 128 : 0 };
 
 /* A tile that is being made, by one of the consumers. */
 typedef struct making {
