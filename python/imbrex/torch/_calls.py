@@ -208,7 +208,7 @@ def ag_scaled_moe(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, ids: T
                   whole: bool = False, experts: Optional[int] = None, align: int = 16,
                   rows: Optional[int] = None, replicate: bool = False, m: Optional[int] = None,
                   group: GroupOrName = None) -> Tuple[Tensor, Routing]:
-    """(c, routing): as ag_moe, of 8 bits, on CPU tensors alone.
+    """(c, routing): as ag_moe, of 8 bits.
 
     a: float8_e4m3fn or float8_e5m2; b: float8_e4m3fn, given as .transpose(1, 2) of weights
     [experts here, n, k], k a multiple of 16.  c: of out_dtype.  Scales, float32:
@@ -227,9 +227,9 @@ def ag_scaled_moe(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, ids: T
 def scaled_moe_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, routing: Routing,
                   bias: Optional[Tensor] = None, residual: Optional[Tensor] = None, *,
                   out_dtype: torch.dtype = torch.bfloat16, group: GroupOrName = None) -> Tensor:
-    """[tokens, n] of out_dtype: as moe_rs, of 8 bits, on CPU tensors alone.  Operands as of
-    ag_scaled_moe, with scale_a of capacity rows; routing: of ag_moe or ag_scaled_moe; bias and
-    residual: of out_dtype.  No gradient."""
+    """[tokens, n] of out_dtype: as moe_rs, of 8 bits.  Operands as of ag_scaled_moe, with scale_a of
+    capacity rows; routing: of ag_moe or ag_scaled_moe; bias and residual: of out_dtype.  No
+    gradient."""
     return torch.ops.imbrex.scaled_moe_rs(
         a, b, scale_a, scale_b, list(routing[:6]), bias, residual, out_dtype, routing.experts,
         routing.top_k, routing.whole, routing.align, routing.replicate, routing.tokens,
