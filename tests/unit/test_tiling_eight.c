@@ -75,7 +75,7 @@ static void shapes_take_tiles(void **state)
         int64_t m, n, k;
         int rows, cols;
     } shapes[] = { { 8192, 7168, 8192, 128, 192 }, { 2048, 7168, 8192, 256, 128 },
-                   { 512, 7168, 8192, 128, 128 },  { 64, 7168, 8192, 64, 64 },
+                   { 512, 7168, 8192, 256, 128 },  { 64, 7168, 8192, 64, 64 },
                    { 64, 14336, 8192, 64, 128 },   { 128, 7168, 8192, 128, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         imx_sm90_input in = {

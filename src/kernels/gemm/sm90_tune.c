@@ -49,7 +49,8 @@ enum {
     EIGHT_SUMMED = 128,
     /* Columns whose sums have two parts where nothing travels beside, and what these then take. */
     EIGHT_TWO_PARTS = 128,
-    EIGHT_TWO_PERCENT = 93,
+    EIGHT_TWO_PERCENT = 95,
+    EIGHT_TWO_PERCENT_PAIR = 91, /* of clusters of two */
     EIGHT_STORED = 160, /* columns, where ordinary stores and stores to peers want registers, too */
     WAVES_FEW = 3,
     WAVES_MANY = 8,
@@ -282,7 +283,7 @@ static imx_sm90_config eight(const imx_sm90_input *in, int64_t rows)
             continue;
         int64_t takes = waves_of(in, c) * c->tile_n * c->cost;
         if (c->tile_n == EIGHT_TWO_PARTS && !beside)
-            takes = takes * EIGHT_TWO_PERCENT / 100;
+            takes = takes * (c->cluster_m > 1 ? EIGHT_TWO_PERCENT_PAIR : EIGHT_TWO_PERCENT) / 100;
         if (!best || takes < least) {
             best = c;
             least = takes;
