@@ -64,8 +64,8 @@ typedef struct imbrex_moe_desc {
                                 512; 0: 16.  Rows between are not written */
     int64_t rows;           /* capacity of c (ag_moe) or a (moe_rs) and of row_pair, with gaps;
                                 0: as many as there can be.  imbrex_plan_rows tells */
-    imbrex_dtype dtype;     /* of a, b and gathered; E4M3 and E5M2 (b is E4M3 then) on "cpu" alone:
-                                b as [experts here, n, k], k a multiple of 16 */
+    imbrex_dtype dtype;     /* of a, b and gathered; with E4M3 and E5M2 (b is E4M3 then) b is
+                                [experts here, n, k], and k a multiple of 16 */
     imbrex_layout layout;   /* of each expert's b */
     const char *algorithm;  /* of ag_moe "copy", "ll", "sequential", of moe_rs "store",
                                 "ll", "sequential", of both over nodes "hierarchical", "sequential";

@@ -5,7 +5,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "group/group.h"
 #include "kernels/dtype.h"
 #include "lent.h"
 #include "ranks.h"
@@ -358,7 +360,15 @@ int moe_scaled_check(imbrex_group *group, const moe_scaled_case *c, char *arena)
 static const imbrex_scaling scalings[] = { IMBREX_PER_BLOCK, IMBREX_PER_ROW, IMBREX_UNSCALED };
 static const char *const gathers[2][3] = { { "copy", "ll", "sequential" },
                                            { "hierarchical", "sequential", NULL } };
-static const char *const scatters[2][2] = { { "store", "sequential" }, { "hierarchical", NULL } };
+static const char *const scatters[2][3] = { { "store", "sequential", "ll" },
+                                            { "hierarchical", "sequential", NULL } };
+
+/* Number i of them; "ll" is for groups whose lines arrive whole. */
+static const char *scatter_of(const imbrex_group *group, bool over_nodes, int i)
+{
+    const char *name = scatters[over_nodes][i % 3];
+    return name && strcmp(name, "ll") == 0 && !group->whole_lines ? NULL : name;
+}
 
 static int walk_table(imbrex_group *group, int step, bool whole, char *arena)
 {
@@ -379,7 +389,7 @@ static int walk_table(imbrex_group *group, int step, bool whole, char *arena)
                                     .odd = i / 6,
                                     .whole = whole,
                                     .gathers = gathers[over_nodes][(i / 2 + i) % 3],
-                                    .scatters = scatters[over_nodes][i % 2] };
+                                    .scatters = scatter_of(group, over_nodes, i / 2 + i / 6) };
         if (moe_scaled_check(group, &c, arena)) {
             fprintf(stderr, "  case %d\n", i);
             return 1;
@@ -423,7 +433,7 @@ static int walk_wide(imbrex_group *group, int step, char *arena)
                                     .odd = i % 3 == 0,
                                     .whole = true,
                                     .gathers = gathers[0][i % 3],
-                                    .scatters = scatters[0][i / 2 % 2] };
+                                    .scatters = scatter_of(group, false, i / 2) };
         if (moe_scaled_check(group, &c, arena)) {
             fprintf(stderr, "  wide case %d\n", i);
             return 1;

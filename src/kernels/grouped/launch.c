@@ -62,16 +62,19 @@ static double cycles_of(const imx_grouped_args *args, int tile_m, int tile_n, in
 static void config_sm90(const imx_grouped_args *args, int blocks, imx_cuda_config *config)
 {
     enum { SHARED_MOST = 230400, STAGES_MOST = 12 }; /* a wait of one warp fits beside it */
-    static const int sizes[][2] = { { 64, 128 }, { 128, 128 }, { 128, 192 },
-                                    { 64, 192 }, { 64, 256 },  { 128, 256 } };
-    enum { SIZES = sizeof sizes / sizeof *sizes, SIZES_EIGHT = 3 /* sums are kept twice */ };
+    static const struct {
+        int m, n;
+        bool for_8bit; /* whose sums are kept twice */
+    } sizes[] = { { 64, 128, true },  { 64, 192, false }, { 64, 256, false },
+                  { 128, 128, true }, { 128, 192, true }, { 128, 256, false } };
     int best = 0, stages = STAGES_MOST, element = element_of(args);
     char of_8bit[48];
-    for (int i = 1; i < (element == 1 ? (int)SIZES_EIGHT : (int)SIZES); i++)
-        if (cycles_of(args, sizes[i][0], sizes[i][1], blocks) <
-            cycles_of(args, sizes[best][0], sizes[best][1], blocks))
+    for (int i = 1; i < (int)(sizeof sizes / sizeof *sizes); i++)
+        if ((element > 1 || sizes[i].for_8bit) &&
+            cycles_of(args, sizes[i].m, sizes[i].n, blocks) <
+                cycles_of(args, sizes[best].m, sizes[best].n, blocks))
             best = i;
-    int tile_m = sizes[best][0], tile_n = sizes[best][1];
+    int tile_m = sizes[best].m, tile_n = sizes[best].n;
     while (IMX_GROUPED_SHARED(tile_m, tile_n, stages, element) > SHARED_MOST)
         stages--;
     say_8bit(args, of_8bit, sizeof of_8bit);
