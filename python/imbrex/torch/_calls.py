@@ -227,8 +227,8 @@ def ag_scaled_moe(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, ids: T
 def scaled_moe_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, routing: Routing,
                   bias: Optional[Tensor] = None, residual: Optional[Tensor] = None, *,
                   out_dtype: torch.dtype = torch.bfloat16, group: GroupOrName = None) -> Tensor:
-    """[tokens, n] of out_dtype: as moe_rs, of 8 bits.  Operands as of ag_scaled_moe, with scale_a of
-    capacity rows; routing: of ag_moe or ag_scaled_moe; bias and residual: of out_dtype.  No
+    """[tokens, n] of out_dtype: as moe_rs, of 8 bits.  Operands as of ag_scaled_moe, with scale_a
+    of capacity rows; routing: of ag_moe or ag_scaled_moe; bias and residual: of out_dtype.  No
     gradient."""
     return torch.ops.imbrex.scaled_moe_rs(
         a, b, scale_a, scale_b, list(routing[:6]), bias, residual, out_dtype, routing.experts,
