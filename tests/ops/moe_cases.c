@@ -480,6 +480,8 @@ static int walk_wide(imbrex_group *group, const moe_walk *walk, char *arena)
 {
     for (int i = 0; i < WIDE * 6; i += walk->step) {
         moe_case c = wide_case_of(i / 6, i % 6);
+        if (walk->parts != (c.desc.chunk_rows > 0))
+            continue;
         if (i % 6 < 2 * wide[i / 6].tries && check_case(group, &c, arena))
             return 1;
     }

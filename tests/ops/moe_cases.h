@@ -4,6 +4,8 @@
 #ifndef MOE_CASES_H
 #define MOE_CASES_H
 
+#include <stdbool.h>
+
 #include "lent.h"
 #include "ranks.h"
 
@@ -41,7 +43,8 @@ int moe_check_products(const moe_bench *b);
 
 /* Both operators through the table. */
 typedef struct moe_walk {
-    int step; /* every so-many-th case */
+    int step;   /* every so-many-th case */
+    bool parts; /* of the wide ones those alone whose sums leave in parts */
 } moe_walk;
 int moe_cases_all(imbrex_group *group, void *walk);
 
