@@ -87,6 +87,45 @@ static void checked(void **state)
     under("IMBREX_CHECK", "1", 5);
 }
 
+/* More runs of combine than it has places for lines, in which one rank sends and gets nothing. */
+static int one_sends(imbrex_group *group, void *ctx)
+{
+    const exchange x = { .desc = { .rank_tokens = 3,
+                                   .n = 5,
+                                   .experts = 6,
+                                   .top_k = 2,
+                                   .dtype = IMBREX_F32,
+                                   .algorithm = "ll" },
+                         .ids = DISPATCH_TO_ONE };
+    imbrex_plan *dispatch = NULL, *combine = NULL;
+    lent l = { .group = group };
+    (void)ctx;
+    RANK_OK(imbrex_plan_dispatch(group, &x.desc, &dispatch));
+    RANK_OK(imbrex_plan_combine(group, &x.desc, &combine));
+    exchange_run b = exchange_take(&x, 0, group, imbrex_plan_rows(dispatch));
+    const imbrex_args out = exchange_dispatch_args(&b, &l), back = exchange_combine_args(&b, &l);
+    RANK_OK(imbrex_plan_run(dispatch, &out, NULL));
+    for (int i = 0; i < 9; i++)
+        RANK_OK(imbrex_plan_run(combine, &back, NULL));
+    RANK_OK(lent_settle(&l));
+    exchange_drop(&b);
+    imbrex_plan_destroy(dispatch);
+    imbrex_plan_destroy(combine);
+    return 0;
+}
+
+static void overwrites_nothing(void **state)
+{
+    (void)state;
+    if (SANITIZED_THREADS)
+        skip(); /* as above */
+    setenv("IMBREX_CHECK", "1", 1);
+    ranks_desc desc = { .size = 3 };
+    int failed = ranks_run(&desc, one_sends, NULL);
+    unsetenv("IMBREX_CHECK");
+    assert_int_equal(failed, 0);
+}
+
 static void in_chaos(void **state)
 {
     (void)state;
@@ -311,11 +350,17 @@ static void says_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_ranks),          cmocka_unit_test(many_ranks),
-        cmocka_unit_test(processes),          cmocka_unit_test(checked),
-        cmocka_unit_test(in_chaos),           cmocka_unit_test(has_bits_of_moe_rs),
-        cmocka_unit_test(says_what_is_wrong), cmocka_unit_test(fails_on_too_many_rows),
-        cmocka_unit_test(over_nodes),         cmocka_unit_test(fake_gpus),
+        cmocka_unit_test(cpu_ranks),
+        cmocka_unit_test(many_ranks),
+        cmocka_unit_test(processes),
+        cmocka_unit_test(checked),
+        cmocka_unit_test(overwrites_nothing),
+        cmocka_unit_test(in_chaos),
+        cmocka_unit_test(has_bits_of_moe_rs),
+        cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(fails_on_too_many_rows),
+        cmocka_unit_test(over_nodes),
+        cmocka_unit_test(fake_gpus),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests_name("dispatch", tests, NULL, NULL);
