@@ -310,12 +310,13 @@ static imbrex_status run_store(const imx_run *run)
 
 static bool can_ring(const imx_problem *p, imx_text *why_not)
 {
-    if (p->config->spanning)
+    bool spans = p->config->spanning || p->config->spans_chunks;
+    if (spans)
         imx_text_add(why_not,
                      "which passes on rows of one rank at a time, and with m = %lld and no "
                      "desc.chunk_rows tiles have rows of several: choose \"store\", or give that",
                      (long long)p->in->shape.m);
-    return !p->config->spanning;
+    return !spans;
 }
 
 /* Tiles that pass rows on hold their stages a little longer, and the steps' seams show.  On two

@@ -123,13 +123,28 @@ static imbrex_status copy_own(const imx_run *run, imbrex_stream stream, const vo
     return copy_along(run, stream, run->rank, 0, rows * run->along.row_bytes);
 }
 
+/* Of own rows those that are in tiles with others'. */
+static imbrex_status copy_edges(const imx_run *run, imbrex_stream stream, const void *shard,
+                                int64_t width)
+{
+    imx_schedule schedule = imx_variant_schedule(run->variant, run->m, run->rank, 0);
+    imx_schedule_edges edges = imx_schedule_edges_of(&schedule, run->rank);
+    size_t row_bytes = imx_transfer_row_bytes(run, width), tail = (size_t)edges.tail * row_bytes;
+    size_t bytes = (size_t)imx_run_rows(run, run->rank) * row_bytes;
+    char *own = (char *)imx_run_data(run, run->rank) + imx_transfer_rank_at(run, run->rank, width);
+    IMX_TRY(imx_run_copy(run, stream, own, shard, (size_t)edges.head * row_bytes, run->rank));
+    return imx_run_copy(run, stream, own + tail, (const char *)shard + tail, bytes - tail,
+                        run->rank);
+}
+
 imbrex_status imx_transfer_keep(const imx_run *run, imbrex_stream stream, const void *shard,
                                 int64_t width)
 {
-    if (!run->variant->config.spanning || run->ranks == 1)
+    const imx_config *config = &run->variant->config;
+    if ((!config->spanning && !config->spans_chunks) || run->ranks == 1)
         return IMBREX_OK;
     int number = imx_transfer_chunk_number(run, run->rank, 0);
-    IMX_TRY(copy_own(run, stream, shard, width));
+    IMX_TRY((config->spanning ? copy_own : copy_edges)(run, stream, shard, width));
     return imx_run_post(run, stream, imx_run_signal(run, run->rank) + number, run->rank);
 }
 
@@ -189,7 +204,8 @@ static imbrex_status fetch_along(const imx_run *run, imbrex_stream stream, int f
 imbrex_status imx_transfer_fetch(const imx_run *run, imbrex_stream stream, int64_t width,
                                  uint64_t *here)
 {
-    int first = run->variant->config.spanning ? 0 : 1; /* oneself: here already */
+    const imx_config *config = &run->variant->config;
+    int first = config->spanning || config->spans_chunks ? 0 : 1; /* oneself: here already */
     for (int i = first; i < run->ranks; i++) {
         int from = (run->rank + i) % run->ranks;
         for (int q = 0; q < imx_run_chunks(run, from); q++) {

@@ -106,7 +106,8 @@ void imx_transfer_gather_needs(const imx_variant *variant, int64_t width, imx_ne
 imbrex_status imx_transfer_gather(const imx_run *run, imbrex_stream stream, const void *shard,
                                   int64_t width) IMX_MUST_CHECK;
 
-/* Puts own rows beside the peers', where tiles span ranks: tiles then read them there.  A device
+/* Puts own rows beside the peers', where ranks are merged, or, with spans, those that are in tiles
+ * with others': tiles then read them there.  A device
  * makes a copy within its own memory by its multiprocessors.  So this goes onto the stream of the
  * product, ahead of it: beneath a product that holds them all it would never run. */
 imbrex_status imx_transfer_keep(const imx_run *run, imbrex_stream stream, const void *shard,

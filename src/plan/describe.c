@@ -20,7 +20,7 @@ imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
         .tile_cols = all->config.tile_cols,
         .blocks = all->config.blocks,
         .at_once = needs_all(all) ? all->config.blocks : 0,
-        .spanning = all->config.spanning,
+        .spanning = all->config.spanning || all->config.spans_chunks,
         .parts = all->config.parts,
         .slices = all->config.slices,
         .sent_inside = plan->sent_inside,

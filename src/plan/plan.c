@@ -77,7 +77,9 @@ static cuts cuts_of(const imx_variant *variant)
         .chunk_rows = variant->config.chunk_rows,
         .tile_rows = variant->config.tile_rows,
         .tile_cols = variant->config.tile_cols,
-        .spanning = variant->config.spanning,
+        .spanning = variant->config.spanning       ? 1
+                    : variant->config.spans_chunks ? 2
+                                                   : 0,
         .part_cols = a && reads_columns(variant) ? variant->config.part_cols : 0,
     };
 }
@@ -125,7 +127,7 @@ static imbrex_status agree(const imbrex_plan *plan, const char *call, const imx_
         { .name = "the rows of a chunk", .value = first.chunk_rows },
         { .name = "the rows of a tile", .value = first.tile_rows },
         { .name = "the columns of a tile", .value = first.tile_cols },
-        { .name = "whether tiles have rows of several ranks (0 or 1)", .value = first.spanning },
+        { .name = "whether tiles have rows of several ranks (0 to 2)", .value = first.spanning },
         { .name = "the columns that are read at a time", .value = first.part_cols },
         { .name = "whether IMBREX_ALGORITHM leaves room for variants for fewer rows (0 or 1)",
           .value = plan->variant_count > 1 },

@@ -275,5 +275,6 @@ imx_schedule imx_variant_schedule(const imx_variant *variant, int64_t m, int fir
         .solo = solo,
         .chunks = config->chunks,
         .local = variant->plan->group->nodes.count > 1 ? variant->plan->group->nodes.ranks : 0,
+        .spans = config->spans_chunks,
     };
 }

@@ -45,6 +45,9 @@ enum {
     PARTS_MOST = 8,                  /* of c's columns that are read one by one */
     NETWORK_CHUNKS = 8,              /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
+    SPANNING_US =
+        3, /* that tiles with rows of several ranks must save, and percent.  Not measured */
+    SPANNING_PERCENT = 2,
     SLICES_MOST = 12,
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds, */
     SLICE_US_LEAST = 6,            /* and so long a part of the product hides it */
@@ -167,9 +170,13 @@ static bool is_summable(const imx_tune_input *in, int blocks)
     return in->scatters && in->ranks <= IMX_TEAM_MOST && in->alike && blocks <= in->workers;
 }
 
-/* Of the product on a GPU, its rows cut at so many ranks' first. */
-static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
+/* Where tiles end: with each rank's rows; nowhere, though rows come chunk by chunk; nowhere. */
+typedef enum cuts { APART, SPANNING, TOGETHER } cuts;
+
+/* Of the product on a GPU. */
+static imx_tiling tiling_of(const imx_tune_input *in, int blocks, cuts how)
 {
+    int ranks = how == TOGETHER ? 1 : in->ranks;
     const imx_shape *shape = &in->shape;
     imx_tiling_input product = {
         .arch = in->arch,
@@ -187,6 +194,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, int ranks)
         .invariant = in->invariant,
         .spanning = in->scatters && ranks < in->ranks,
         .summable = ranks < in->ranks && is_summable(in, blocks),
+        .spans = how == SPANNING,
     };
     if (!in->product)
         return (imx_tiling){ .tile_rows = 1, .tile_cols = 1, .group = 1 };
@@ -241,7 +249,7 @@ static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks
 static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
 {
     int64_t m = in->shape.m, n = in->shape.n;
-    imx_tiling apart = tiling_of(in, blocks, in->ranks), together = tiling_of(in, blocks, 1);
+    imx_tiling apart = tiling_of(in, blocks, APART), together = tiling_of(in, blocks, TOGETHER);
     int64_t own = tiles_in(&apart, rows, n);
     if (apart.form != IMX_GEMM_SM90)
         return in->scatters;
@@ -268,7 +276,7 @@ static bool is_better_summed(const imx_tune_input *in, int64_t rows, int blocks)
     int64_t m = in->shape.m, n = in->shape.n;
     if (!in->scatters || !is_spanning(in, m, SUMMED_ROWS_CUDA))
         return false;
-    imx_tiling apart = tiling_of(in, blocks, in->ranks), together = tiling_of(in, blocks, 1);
+    imx_tiling apart = tiling_of(in, blocks, APART), together = tiling_of(in, blocks, TOGETHER);
     if (!sums_tiles(in, &together, blocks) || !together.sm90.pingpong)
         return false;
     double stored = made_in(in, &apart, tiles_in(&apart, rows, n) * in->ranks, blocks);
@@ -288,6 +296,20 @@ static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
     return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_SPANNING;
 }
 
+/* Whether tiles that may have rows of several ranks are so many fewer that what it takes is worth
+ * it.  The first ones are of own rows alone: there are some. */
+static bool is_better_spanning(const imx_tune_input *in, int64_t rows, int blocks)
+{
+    if (in->scatters || in->hooks || !is_spanning(in, in->shape.m, INT64_MAX))
+        return false;
+    imx_tiling apart = tiling_of(in, blocks, APART), spans = tiling_of(in, blocks, SPANNING);
+    if (spans.form != IMX_GEMM_SM90 || rows < 2 * spans.tile_rows)
+        return false;
+    double cut = made_in(in, &apart, tiles_in(&apart, rows, in->shape.n) * in->ranks, blocks);
+    double whole = made_in(in, &spans, tiles_in(&spans, in->shape.m, in->shape.n), blocks);
+    return cut - whole > SPANNING_US && 100 * (cut - whole) > SPANNING_PERCENT * cut;
+}
+
 /* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */
 static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
@@ -296,7 +318,9 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     /* Between ranks on one GPU it is multiprocessors that copy. */
     config->reserved_for_copies = in->sharers > 1 ? config->reserved_sms : 0;
     config->spanning = is_spanning_cuda(in, rows, config->blocks);
-    imx_tiling tiling = tiling_of(in, config->blocks, config->spanning ? 1 : in->ranks);
+    config->spans_chunks = !config->spanning && is_better_spanning(in, rows, config->blocks);
+    cuts how = config->spanning ? TOGETHER : config->spans_chunks ? SPANNING : APART;
+    imx_tiling tiling = tiling_of(in, config->blocks, how);
     int64_t chunk = in->chunk_rows  ? in->chunk_rows
                     : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CUDA)
                     : in->nodes > 1 ? rows_of_network(rows, CHUNK_ROWS_CUDA)
@@ -304,6 +328,9 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->tile_rows = tiling.tile_rows;
     config->tile_cols = tiling.tile_cols;
     config->group = tiling.group;
+    if (config->spans_chunks) /* behind own rows: as many as come at about the same time */
+        config->group =
+            clamp(imx_max(rows, BAND_ROWS_GATHERED) / tiling.tile_rows, 1, tiling.group);
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
     config->summable = config->spanning && is_summable(in, config->blocks);
@@ -320,7 +347,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     slice(in, config->passes ? slices : 1, SLICE_STEP, config);
     if (in->scatters && reads_b_again(in))
         config->band = clamp(BAND_ROWS / rows, 1, in->ranks);
-    else if (config->pushes_beside && reads_b_again(in) && rows <= BAND_ROWS_GATHERED)
+    else if (config->pushes_beside && !config->spans_chunks && reads_b_again(in) &&
+             rows <= BAND_ROWS_GATHERED)
         config->band = 2;
 }
 

@@ -48,6 +48,7 @@ typedef struct imx_config {
     int chunk_rows; /* the most; of a run: imx_tune_chunk_rows */
     int tile_rows, tile_cols, group;
     int chunks;        /* most chunks of any rank */
+    bool spans_chunks; /* not spanning, but tiles may have rows of several ranks all the same */
     bool spanning;     /* ranks have so few rows that tiles have rows of several: one chunk each */
     bool invariant;    /* as in imx_tune_input */
     bool summable;     /* spanning: the kernel of a product that scatters may add it up, */

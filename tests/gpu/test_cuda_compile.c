@@ -306,7 +306,8 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int features, in
                       .tile_cols = tuned.tile_cols,
                       .group = tuned.group,
                       .chunks = tuned.chunks,
-                      .local = nodes == 1 || tuned.spanning ? 0 : ranks / (nodes ? nodes : 1) },
+                      .local = nodes == 1 || tuned.spanning ? 0 : ranks / (nodes ? nodes : 1),
+                      .spans = tuned.spans_chunks },
         .k = mnk[2],
         .dtype = dtype,
         .layout = layout,
@@ -391,6 +392,35 @@ static void pushes(void **state)
         if (!strstr(tried, rows[i].tile) || !strstr(tried, rows[i].buffers) ||
             !strstr(tried, "-DIMX_BULK") != !rows[i].bulk)
             fail_msg("row %zu: %s", i, tried);
+    }
+}
+
+/* Tiles with rows of several ranks, of every width; in both directions, whoever sends the rows. */
+static void spanning(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t mnk[3];
+        int layout;
+        const char *is;
+    } rows[] = {
+        { { 1030, 1792, 5120 }, IMBREX_NK, "-DIMX_TILE_N=96 " },
+        { { 1030, 3584, 4096 }, IMBREX_NK, "-DIMX_TILE_N=112 " },
+        { { 2066, 1280, 8192 }, IMBREX_KN, "-DIMX_TILE_N=128 " },
+        { { 2066, 1536, 4096 }, IMBREX_KN, "-DIMX_TILE_N=144 " },
+        { { 2325, 7168, 8192 }, IMBREX_NK, "-DIMX_TILE_N=160 " },
+        { { 2066, 8704, 5120 }, IMBREX_NK, "-DIMX_TILE_N=176 " },
+        { { 2066, 6144, 4096 }, IMBREX_NK, "-DIMX_TILE_N=192 " },
+        { { 2066, 3584, 4096 }, IMBREX_NK, "-DIMX_TILE_N=224 " },
+        { { 2584, 17408, 5120 }, IMBREX_NK, "-DIMX_TILE_N=256 " },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int pushes = 0; pushes < 2; pushes++) {
+            try_gemm(rows[i].mnk, i % 3 ? IMBREX_BF16 : IMBREX_F16, rows[i].layout,
+                     IMX_GEMM_GATHERS | (pushes ? IMX_GEMM_PUSHES : 0), 1, 1);
+            if (!strstr(tried, "-DIMX_SPANS") || !strstr(tried, rows[i].is))
+                fail_msg("%zu: %s", i, tried);
+        }
     }
 }
 
@@ -576,6 +606,7 @@ int main(void)
         cmocka_unit_test(activate),
         cmocka_unit_test(norm),
         cmocka_unit_test(pushes),
+        cmocka_unit_test(spanning),
         cmocka_unit_test(gate),
         cmocka_unit_test(route),
         cmocka_unit_test(grouped),

@@ -355,13 +355,15 @@ bool op_cases_get_large(int number, op_case *c)
     return true;
 }
 
-/* What the CPU would take too long for: chunks; a b that no cache holds, of ranks with few rows,
+/* What the CPU would take too long for: chunks; tiles that have rows of several ranks, which come
+ * chunk by chunk; a b that no cache holds, of ranks with few rows,
  * which are walked together in twos; few rows in slices, by wide tiles, too; a run that ends
  * beneath its last sums; sums of several rows and waves of tiles, read by peers, or added up by two
  * blocks, wide tiles, warps in turns. */
 static const op_case long_ones[] = {
     { .op = "ag_gemm", .m = 1100, .n = 8184, .k = 2056, .gathered = 1, .whole = 1 },
     { .op = "ag_gemm", .m = 1200, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 1536, .n = 4112, .k = 4104, .gathered = 1, .whole = 1 },
     { .op = "ag_gemm", .m = 1300, .n = 4112, .k = 2056, .chunk_rows = 128, .whole = 1 },
     /* The rows of two ranks are three chunks, of which half as many in all make a longer one. */
     { .op = "ag_gemm", .m = 4097, .n = 520, .k = 264, .chunk_rows = 1024, .whole = 1 },

@@ -298,6 +298,130 @@ static void every_schedule_covers_in_order(void **state)
     assert_true(tiles_seen > 1000000);
 }
 
+/* ---- tiles with rows of several ranks -------------------------------------------------------- */
+
+/* All that a tile reads is its own rank's alone, or waited for: other ranks' rows by the signals of
+ * its chunks, and own rows that are in tiles with others' by one signal, since they are copied. */
+static void check_waits(const imx_schedule *s, long long i, const imx_tile *t)
+{
+    imx_schedule_edges edges = imx_schedule_edges_of(s, s->first);
+    long long first = imx_schedule_row(s, s->first), end = imx_schedule_row(s, s->first + 1);
+    bool alone = t->row >= first && t->row + t->rows <= end;
+    for (long long row = t->row; row < t->row + t->rows; row++) {
+        int rank, chunk = imx_schedule_chunk_of(s, row, &rank), next = t->chunk;
+        CHECK_EQUAL(s, i, rank, owner(s, row));
+        CHECK_EQUAL(s, i, chunk,
+                    rank * s->chunks + (row - imx_schedule_row(s, rank)) / s->chunk_rows);
+        while (next < chunk)
+            next = imx_schedule_next_chunk(s, next);
+        CHECK_EQUAL(s, i, next, chunk);
+        CHECK(s, i, chunk <= t->last);
+        if (rank == s->first && !alone)
+            CHECK(s, i, row - first < edges.head || row - first >= edges.tail);
+    }
+    for (int chunk = t->chunk; chunk <= t->last; chunk = imx_schedule_next_chunk(s, chunk)) {
+        CHECK(s, i, chunk % s->chunks < imx_schedule_chunks(s, chunk / s->chunks)); /* it comes */
+        CHECK_EQUAL(s, i, imx_sm90_next_chunk(s, chunk), imx_schedule_next_chunk(s, chunk));
+    }
+}
+
+/* Those of `first` alone come first, then on from there; within each part, groups. */
+static void check_spanning_order(const imx_schedule *s, long long i, const imx_tile *before,
+                                 const imx_tile *t)
+{
+    imx_schedule_alone alone = imx_schedule_alone_of(s, s->first);
+    long long all = imx_schedule_ceil(s->m, s->tile_rows);
+    long long place = (t->row / s->tile_rows - alone.from + all) % all;
+    long long place_before = (before->row / s->tile_rows - alone.from + all) % all;
+    bool is_alone = place < alone.count, was_alone = place_before < alone.count;
+    CHECK(s, i,
+          is_alone == (t->row >= imx_schedule_row(s, s->first) &&
+                       t->row + t->rows <= imx_schedule_row(s, s->first + 1)));
+    if (i == 0 || is_alone != was_alone) {
+        CHECK(s, i, i == 0 || was_alone);
+        CHECK_EQUAL(s, i, t->col, 0);
+        CHECK(s, i, place == 0 || place == alone.count);
+        return;
+    }
+    long long in_part = is_alone ? place : place - alone.count;
+    long long in_part_before = is_alone ? place_before : place_before - alone.count;
+    CHECK(s, i, in_part / s->group >= in_part_before / s->group);
+    if (in_part / s->group > in_part_before / s->group)
+        CHECK(s, i, t->col == 0 && before->col + before->cols == s->n);
+    else if (t->col == before->col)
+        CHECK_EQUAL(s, i, in_part, in_part_before + 1);
+    else
+        CHECK(s, i, t->col == before->col + s->tile_cols && in_part % s->group == 0);
+}
+
+static void check_spanning(const imx_schedule *s)
+{
+    static unsigned char covered[MOST_M][MOST_N];
+    memset(covered, 0, sizeof covered);
+    long long tiles = imx_schedule_tiles(s);
+    imx_tile before = { 0 };
+    for (int r = 0; r < s->ranks; r++) {
+        imx_schedule_edges edges = imx_schedule_edges_of(s, r);
+        imx_sm90_edges g = imx_sm90_edges_of(s, (unsigned)s->tile_rows, (unsigned)r);
+        CHECK(s, r, g.head == edges.head && g.tail == edges.tail);
+    }
+    CHECK_EQUAL(s, -1, tiles,
+                imx_schedule_ceil(s->m, s->tile_rows) * imx_schedule_ceil(s->n, s->tile_cols));
+    CHECK_EQUAL(s, -1, imx_sm90_tiles(s, (unsigned)s->tile_rows, (unsigned)s->tile_cols), tiles);
+    for (long long i = 0; i < tiles; i++) {
+        imx_tile t = imx_schedule_tile(s, i);
+        imx_sm90_tile g =
+            imx_sm90_tile_at(s, (unsigned)s->tile_rows, (unsigned)s->tile_cols, (unsigned)i);
+        CHECK(s, i, g.row == t.row && g.col == t.col && g.rows == t.rows && g.cols == t.cols);
+        CHECK(s, i, g.rank == t.rank && g.chunk == t.chunk && g.last == t.last);
+        CHECK_EQUAL(s, i, g.rank_row, t.rank_row);
+        CHECK_EQUAL(s, i, t.rank_row, t.row - imx_schedule_row(s, t.rank));
+        CHECK_EQUAL(s, i, t.row % s->tile_rows, 0);
+        if (t.rows < s->tile_rows)
+            CHECK_EQUAL(s, i, imx_sm90_edge_rows(s, (unsigned)s->tile_rows), t.rows);
+        check_waits(s, i, &t);
+        check_spanning_order(s, i, &before, &t);
+        for (int y = 0; y < t.rows; y++)
+            for (int x = 0; x < t.cols; x++)
+                covered[t.row + y][t.col + x]++;
+        before = t;
+        tiles_seen++;
+    }
+    for (int y = 0; y < s->m; y++)
+        for (int x = 0; x < s->n; x++)
+            CHECK_EQUAL(s, y * 1000 + x, covered[y][x], 1);
+}
+
+static void spanning_tiles_wait_for_all_they_read(void **state)
+{
+    (void)state;
+    const int columns[] = { 0, 1, 13, 40 };
+    tiles_seen = 0;
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+        for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+            for (int m = 0; m <= 100; m += m < 40 ? 1 : 7) {
+                for (int first = 0; first < ranks; first++) {
+                    imx_schedule s = { .m = m,
+                                       .n = columns[(m + first) % 4],
+                                       .ranks = ranks,
+                                       .first = first,
+                                       .chunk_rows = cuts[i].tile_rows * cuts[i].chunk_tiles,
+                                       .tile_rows = cuts[i].tile_rows,
+                                       .tile_cols = cuts[i].tile_cols,
+                                       .group = cuts[i].group,
+                                       .chunks = 1,
+                                       .spans = 1 };
+                    for (int r = 0; r < ranks; r++)
+                        if (imx_schedule_chunks(&s, r) > s.chunks)
+                            s.chunks = imx_schedule_chunks(&s, r);
+                    check_spanning(&s);
+                }
+            }
+        }
+    }
+    assert_true(tiles_seen > 1000000);
+}
+
 /* Chunks of columns: in the order of their numbers, each of the tiles that it counts. */
 static void check_columns(const struct cut *cut, long long m, long long n, int columns)
 {
@@ -370,6 +494,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_covers_in_order),
+        cmocka_unit_test(spanning_tiles_wait_for_all_they_read),
         cmocka_unit_test(few_rows_are_cut_in_columns),
         cmocka_unit_test(large_schedules_do_not_overflow),
     };

@@ -19,10 +19,15 @@
  *            run's epoch.  NULL: all is here.  own = -1: all rows are one chunk, of slices of
  *            slice_k columns of a; wait for ready[s * team.size + r] of all ranks r before the
  *            first load from slice s, or, where Hopper's form pushes, for what it says below
+ *            schedule.spans: a tile with rows of several ranks, own ones among them, has them all
+ *            from `gathered`, where the edges of own rows are (imx_schedule_edges_of) once
+ *            ready[own * chunks] is at the run's epoch; it waits for that and for each chunk of the
+ *            others that it has rows of
  *   IMX_GEMM_PUSHES: the kernel itself stores `a`, this rank's rows, into all peers' `gathered`,
  *            the rank's before first, raising signal rank * chunks + q of theirs after chunk q of
- *            the schedule's; GPUs take push_pace clock cycles or more for 64 KB of them, [0] to the
- *            rank before, [1] to the others, so that the product's loads get through.  own = -1:
+ *            the schedule's, with spans also own edges into its own; GPUs take push_pace clock
+ *            cycles or more for 64 KB of them, [0] to the rank before, [1] to the others, so that
+ *            the product's loads get through.  own = -1:
  *            into its own, too, as one chunk; on the CPU slice after slice, raising signal s *
  *            team.size + rank.  Hopper's form sends slices to peers' inboxes ([m, k], 0 between
  *            runs), behind the first one push_pace[0] cycles or more from one's begin to the next

@@ -97,9 +97,16 @@ static int wait_signal(const imx_gemm_args *args, const imbrexd_block *block,
     return arrived;
 }
 
-/* What the tile waits for: its chunk, or its strip of the ring. */
+static bool is_own(const imx_gemm_args *args, const imx_tile *tile)
+{
+    return imx_schedule_is_of(&args->schedule, tile, args->own);
+}
+
+/* What the tile waits for: its chunk, its rows', or its strip of the ring. */
 static int arrival_of(const imx_gemm_args *args, const imx_tile *tile)
 {
+    if (args->schedule.spans)
+        return (int)(tile->row / args->schedule.tile_rows);
     if (args->features & IMX_GEMM_FORWARDS)
         return imx_ring_strip(&args->schedule, tile->rank, (int)tile->rank_row, 0);
     return tile->chunk;
@@ -117,14 +124,26 @@ static int wait_strip(const imx_gemm_args *args, const imbrexd_block *block, con
     return 1;
 }
 
+/* Of all ranks whose rows the tile has, chunk by chunk; of own rows, for its edges. */
+static int wait_chunks(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
+{
+    const imx_schedule *s = &args->schedule;
+    for (int c = tile->chunk; c <= tile->last; c = imx_schedule_next_chunk(s, c)) {
+        int rank = c / s->chunks, number = rank == args->own ? 0 : c - rank * s->chunks;
+        if (!wait_signal(args, block, &args->ready[rank * s->chunks + number], IMX_POINT_CHUNK,
+                         rank, number))
+            return 0;
+    }
+    return 1;
+}
+
 /* Until the tile's rows of a have arrived; 0: give up. */
 static int wait_rows(const imx_gemm_args *args, const imbrexd_block *block, const imx_tile *tile)
 {
     if (args->features & IMX_GEMM_FORWARDS)
         return wait_strip(args, block, tile);
     if (args->own >= 0)
-        return wait_signal(args, block, &args->ready[tile->chunk], IMX_POINT_CHUNK, tile->rank,
-                           tile->chunk - tile->rank * args->schedule.chunks);
+        return wait_chunks(args, block, tile);
     for (int i = 0; i < args->slices * args->team.size; i++) {
         if (!wait_signal(args, block, &args->ready[i], IMX_POINT_CHUNK, i % args->team.size, 0))
             return 0;
@@ -137,7 +156,7 @@ static const void *rows_of_a(const imx_gemm_args *args, const imx_tile *tile)
 {
     if (!(args->features & IMX_GEMM_GATHERS))
         return imx_dtype_at(args->dtype, args->a, tile->row * args->k);
-    if (tile->rank == args->own)
+    if (is_own(args, tile))
         return imx_dtype_at(args->dtype, args->a, tile->rank_row * args->k);
     return imx_dtype_at(args->dtype, args->gathered, tile->row * args->k);
 }
@@ -454,7 +473,7 @@ void imx_gemm_cpu(const void *untyped, const imbrexd_block *block)
     for (long long i = block->index; i < tiles; i += block->count) {
         imx_tile tile = imx_schedule_tile(s, i);
         int arrival = arrival_of(args, &tile);
-        if (args->ready && tile.rank != args->own && arrival != waited) {
+        if (args->ready && !is_own(args, &tile) && arrival != waited) {
             if (!wait_rows(args, block, &tile))
                 return;
             waited = arrival;

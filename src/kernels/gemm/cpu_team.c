@@ -41,9 +41,9 @@ static void push_scales(const imx_gemm_args *args, int to, long long row, long l
 }
 
 /* Rows and columns [from, from + cols) of this rank's share, to a peer, with the scales of those
- * rows where the columns are the first; then its signal. */
-static void push_part(const imx_gemm_args *args, int to, long long row, long long rows,
-                      int64_t from, int64_t cols, int64_t signal)
+ * rows where the columns are the first. */
+static void copy_part(const imx_gemm_args *args, int to, long long row, long long rows,
+                      int64_t from, int64_t cols)
 {
     const imx_team *team = &args->team;
     size_t element = (size_t)imx_dtype_size(args->dtype);
@@ -59,7 +59,24 @@ static void push_part(const imx_gemm_args *args, int to, long long row, long lon
         memcpy(theirs + (size_t)i * row_bytes, mine + (size_t)i * row_bytes, bytes);
     if (!from)
         push_scales(args, to, row, rows);
-    imbrexd_signal_post(imx_team_signal(team, to, signal), imx_cpu_team_epoch(args));
+}
+
+/* Then its signal. */
+static void push_part(const imx_gemm_args *args, int to, long long row, long long rows,
+                      int64_t from, int64_t cols, int64_t signal)
+{
+    copy_part(args, to, row, rows, from, cols);
+    imbrexd_signal_post(imx_team_signal(&args->team, to, signal), imx_cpu_team_epoch(args));
+}
+
+/* Of own rows, to oneself: those that are in tiles with others'. */
+static void push_edges(const imx_gemm_args *args)
+{
+    const imx_schedule *s = &args->schedule;
+    imx_schedule_edges edges = imx_schedule_edges_of(s, args->own);
+    int64_t signal = (int64_t)args->own * s->chunks;
+    copy_part(args, args->own, 0, edges.head, 0, args->k);
+    push_part(args, args->own, edges.tail, args->push_rows - edges.tail, 0, args->k, signal);
 }
 
 static void push_chunks(const imx_gemm_args *args, int to)
@@ -88,6 +105,8 @@ int imx_cpu_team_push(const imx_gemm_args *args, const imbrexd_block *block)
 {
     const imx_team *team = &args->team;
     int last = args->own < 0 ? team->size : team->size - 1; /* oneself, at the end */
+    if (args->schedule.spans)
+        push_edges(args);
     for (int i = 1; i <= last; i++) {
         int to = (team->rank + team->size - i) % team->size;
         if (!imx_cpu_team_credit(args, block, to))

@@ -40,6 +40,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .invariant = (args->features & IMX_GEMM_INVARIANT) != 0,
         .spanning = (args->features & IMX_GEMM_SPANNING) != 0,
         .summable = (args->features & IMX_GEMM_SUMMABLE) != 0,
+        .spans = s->spans,
         .pushes = args->features & IMX_GEMM_PUSHES && args->own >= 0,
     };
     return imx_tiling_choose(&input);
@@ -90,8 +91,9 @@ static int blocks_of(const imx_gemm_args *args, int blocks, int units, int clust
 static bool is_listed_once(const imx_gemm_args *args, const imx_sm90_config *c, int blocks)
 {
     const imx_schedule *s = &args->schedule;
-    int64_t down = imx_schedule_ceil(imx_schedule_ceil(s->m, s->ranks), c->tile_rows);
-    int64_t tiles = s->ranks * down * imx_schedule_ceil(s->n, c->tile_cols);
+    int64_t cuts = s->spans ? 1 : s->ranks;
+    int64_t down = imx_schedule_ceil(imx_schedule_ceil(s->m, cuts), c->tile_rows);
+    int64_t tiles = cuts * down * imx_schedule_ceil(s->n, c->tile_cols);
     return imx_schedule_ceil(tiles, blocks / c->cluster) <= IMX_SM90_LISTED;
 }
 
@@ -139,13 +141,13 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
     else if (folds(args) || (args->schedule.ranks == 1 && !(args->features & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
-    snprintf(config->options + length, sizeof config->options - (size_t)length,
-             " -DIMX_SHARED_BYTES=%zu%s%s%s%s%s%s%s%s", c->shared_bytes, of_8bit,
-             args->out == IMBREX_F16 ? " -DIMX_F16" : "",
-             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
-             args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
-             args->schedule.local ? " -DIMX_NODES" : "", features_of(args, IMX_GEMM_SM90), ranks,
-             is_listed_once(args, c, config->blocks) ? " -DIMX_LISTED_ONCE" : "");
+    snprintf(
+        config->options + length, sizeof config->options - (size_t)length,
+        " -DIMX_SHARED_BYTES=%zu%s%s%s%s%s%s%s%s%s", c->shared_bytes, of_8bit,
+        args->out == IMBREX_F16 ? " -DIMX_F16" : "", args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
+        args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "", args->schedule.local ? " -DIMX_NODES" : "",
+        args->schedule.spans ? " -DIMX_SPANS" : "", features_of(args, IMX_GEMM_SM90), ranks,
+        is_listed_once(args, c, config->blocks) ? " -DIMX_LISTED_ONCE" : "");
 }
 
 /* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the

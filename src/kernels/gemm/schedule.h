@@ -23,6 +23,13 @@
  *
  *     rank 1 of 2 x 2, first = 2:     | node 1: 2, 3 | node 0: 0, 1 |
  *
+ * With `spans` tiles begin at multiples of tile_rows, whoever's rows those are: a tile may have
+ * rows of several ranks, and there are no more tiles than one rank alone would have.  Those that
+ * have rows of `first` only come first, then the ones behind them, round all rows:
+ *
+ *     rank 1 of 4, first = 1:   | 0000|0111|1111|1112|2222|2333|3333|
+ *     order                       5    6    0    1    2    3    4
+ *
  * All ranks of another node come with the same chunk at about the same time, and want it so: their
  * first chunks go before all second ones.  The ranks of one's own node, which `solo` is of, are
  * walked one by one.  With solo = local = ranks, all ranks of one node go chunk by chunk.
@@ -38,11 +45,13 @@ typedef struct imx_schedule {
     int first;            /* rank whose rows come first, in 0..R-1 */
     int chunk_rows;       /* a multiple of tile_rows */
     int tile_rows, tile_cols;
-    int group;      /* tile rows that are walked down before the next column; at least 1 */
-    int band, solo; /* band < 2: ranks one by one */
-    int chunks; /* most chunks that a rank has in any run of the plan: the stride of chunk numbers
+    int group; /* tile rows that are walked down before the next column; at least 1 */
+    int band;  /* < 2: ranks one by one */
+    short solo;
+    short spans; /* 1: tiles may have rows of several ranks; on one node, of chunks of rows */
+    int chunks;  /* most chunks that a rank has in any run of the plan: the stride of chunk numbers
                  */
-    int local;  /* ranks of each node; 0: there is one node */
+    int local;   /* ranks of each node; 0: there is one node */
 } imx_schedule;
 
 typedef struct imx_tile {
@@ -50,6 +59,7 @@ typedef struct imx_tile {
     int rows, cols;     /* smaller at the edges */
     int rank;           /* whose rows */
     int chunk; /* number of its chunk among all ranks': rank * chunks + number within the rank */
+    int last;  /* the same of its last row's */
     long long rank_row; /* row counted from the rank's first */
 } imx_tile;
 
@@ -71,6 +81,13 @@ typedef struct imx_tile {
 #define IMX_SCHEDULE_CHUNK_COLS(s) 0
 #else
 #define IMX_SCHEDULE_CHUNK_COLS(s) (s)->chunk_cols
+#endif
+
+/* Nor with tiles of several ranks' rows. */
+#if (defined(__CUDACC__) || defined(__CUDACC_RTC__)) && !defined(IMX_SPANS)
+#define IMX_SCHEDULE_SPANS(s) 0
+#else
+#define IMX_SCHEDULE_SPANS(s) (s)->spans
 #endif
 
 /* Nor with what any number of ranks takes where it knows how many there are. */
@@ -143,6 +160,8 @@ IMX_SCHEDULE_FN long long imx_schedule_rank_tiles(const imx_schedule *s, int r)
 IMX_SCHEDULE_FN long long imx_schedule_tiles(const imx_schedule *s)
 {
     long long tiles = 0;
+    if (IMX_SCHEDULE_SPANS(s))
+        return imx_schedule_ceil(s->m, s->tile_rows) * imx_schedule_ceil(s->n, s->tile_cols);
     for (int r = 0; r < s->ranks; r++)
         tiles += imx_schedule_rank_tiles(s, r);
     return tiles;
@@ -179,7 +198,7 @@ IMX_SCHEDULE_FN imx_tile imx_schedule_tile_at(const imx_schedule *s, int r, long
     t.row = imx_schedule_row(s, r) + t.rank_row;
     t.col = tile_col * s->tile_cols;
     long long q = IMX_SCHEDULE_CHUNK_COLS(s) ? t.col / s->chunk_cols : t.rank_row / s->chunk_rows;
-    t.chunk = r * s->chunks + (int)q;
+    t.chunk = t.last = r * s->chunks + (int)q;
     long long rows = imx_schedule_rows(s, r) - t.rank_row, cols = s->n - t.col;
     t.rows = (int)(rows < s->tile_rows ? rows : s->tile_rows);
     t.cols = (int)(cols < s->tile_cols ? cols : s->tile_cols);
@@ -234,11 +253,101 @@ IMX_SCHEDULE_FN int imx_schedule_together(const imx_schedule *s, int place)
     return imx_schedule_node(s, place) < 0 ? imx_schedule_band(s, place) : s->local;
 }
 
+/* With spans: which tile rows have rows of rank r alone. */
+typedef struct imx_schedule_alone {
+    long long from, count;
+} imx_schedule_alone;
+
+IMX_SCHEDULE_FN imx_schedule_alone imx_schedule_alone_of(const imx_schedule *s, int r)
+{
+    imx_schedule_alone alone;
+    long long end = imx_schedule_row(s, r + 1);
+    alone.from = imx_schedule_ceil(imx_schedule_row(s, r), s->tile_rows);
+    alone.count = (end == s->m ? imx_schedule_ceil(end, s->tile_rows) : end / s->tile_rows);
+    alone.count = alone.count > alone.from ? alone.count - alone.from : 0;
+    return alone;
+}
+
+/* And which rows of rank r, counted from its first, are in tiles with others: those before `head`
+ * and those from `tail` on. */
+typedef struct imx_schedule_edges {
+    long long head, tail;
+} imx_schedule_edges;
+
+IMX_SCHEDULE_FN imx_schedule_edges imx_schedule_edges_of(const imx_schedule *s, int r)
+{
+    imx_schedule_edges edges;
+    imx_schedule_alone alone = imx_schedule_alone_of(s, r);
+    long long row = imx_schedule_row(s, r), rows = imx_schedule_rows(s, r);
+    edges.head = edges.tail = rows;
+    if (alone.count) {
+        long long tail = (alone.from + alone.count) * s->tile_rows - row;
+        edges.head = alone.from * s->tile_rows - row;
+        edges.tail = tail < rows ? tail : rows;
+    }
+    return edges;
+}
+
+/* The number of the chunk of a row, among all ranks'. */
+IMX_SCHEDULE_FN int imx_schedule_chunk_of(const imx_schedule *s, long long row, int *rank)
+{
+    *rank = (int)(((row + 1) * s->ranks - 1) / s->m);
+    return *rank * s->chunks + (int)((row - imx_schedule_row(s, *rank)) / s->chunk_rows);
+}
+
+/* The chunk behind one of those that a tile with rows of several ranks waits for. */
+IMX_SCHEDULE_FN int imx_schedule_next_chunk(const imx_schedule *s, int chunk)
+{
+    int r = chunk / s->chunks;
+    if (chunk - r * s->chunks + 1 < imx_schedule_chunks(s, r))
+        return chunk + 1;
+    do
+        r++;
+    while (r < s->ranks && !imx_schedule_rows(s, r));
+    return r * s->chunks;
+}
+
+/* Whether rank's rows are all that the tile has. */
+IMX_SCHEDULE_FN int imx_schedule_is_of(const imx_schedule *s, const imx_tile *t, int rank)
+{
+    return t->rank == rank && t->last < (rank + 1) * s->chunks;
+}
+
+/* The index-th tile with spans. */
+IMX_SCHEDULE_FN imx_tile imx_schedule_spanning(const imx_schedule *s, long long index)
+{
+    imx_schedule_alone alone = imx_schedule_alone_of(s, s->first);
+    long long columns = imx_schedule_ceil(s->n, s->tile_cols);
+    long long all = imx_schedule_ceil(s->m, s->tile_rows), from = alone.from, down = alone.count;
+    if (index >= down * columns) {
+        index -= down * columns;
+        from += down;
+        down = all - down;
+    }
+    long long group_row = index / (s->group * columns) * s->group;
+    long long left = down - group_row, group = left < s->group ? left : s->group;
+    index -= group_row * columns;
+
+    imx_tile t;
+    t.row = (from + group_row + index % group) % all * s->tile_rows;
+    t.col = index / group * s->tile_cols;
+    long long rows = s->m - t.row, cols = s->n - t.col;
+    t.rows = (int)(rows < s->tile_rows ? rows : s->tile_rows);
+    t.cols = (int)(cols < s->tile_cols ? cols : s->tile_cols);
+    int last_rank;
+    t.chunk = imx_schedule_chunk_of(s, t.row, &t.rank);
+    t.last = imx_schedule_chunk_of(s, t.row + t.rows - 1, &last_rank);
+    t.rank_row = t.row - imx_schedule_row(s, t.rank);
+    return t;
+}
+
 /* The index-th tile, 0 <= index < imx_schedule_tiles. */
 IMX_SCHEDULE_FN imx_tile imx_schedule_tile(const imx_schedule *s, long long index)
 {
     long long columns = imx_schedule_ceil(s->n, s->tile_cols), tiles;
     int place = 0, ranks;
+    if (IMX_SCHEDULE_SPANS(s))
+        return imx_schedule_spanning(s, index);
     for (;; place += ranks, index -= tiles) {
         ranks = imx_schedule_together(s, place);
         tiles = 0;

@@ -21,6 +21,9 @@
 #if defined(IMX_BULK) && (!defined(IMX_PUSH) || defined(IMX_SLICES))
 #error "the copy engine pushes chunks of rows, nothing else"
 #endif
+#if defined(IMX_SPANS) && (!defined(IMX_GATHER) || defined(IMX_SLICES) || defined(IMX_RING))
+#error "tiles of several ranks' rows wait for chunks of them"
+#endif
 #if defined(IMX_STORE) && !defined(IMX_HOOKS)
 #define IMX_EPILOGUE_REDUCE /* own tiles are added to what comes from the peers */
 #ifndef IMX_C_PLAIN
@@ -227,6 +230,8 @@ typedef struct __attribute__((aligned(16))) tile_info {
     int strip;    /* of this block's rows of a */
     int pass;     /* step of the ring at which they are passed on; -1: they are not */
     int pass_row; /* the first of them, among its owner's */
+#elif defined(IMX_SPANS)
+    int last;  /* chunk of the block's last row */
 #else
     int tiles; /* of the chunk */
 #endif

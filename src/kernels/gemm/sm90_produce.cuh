@@ -41,6 +41,56 @@ IMX_FN int pieces_apart(const imx_gemm_args &args, unsigned tile, int steps, int
 }
 #endif
 
+#ifdef IMX_SPANS
+/* A block's own rows of a tile: it need not wait for those of the other block of its cluster. */
+IMX_FN void list_spanning(const imx_gemm_args &args, tile_info *info, int *a_row)
+{
+    const imx_schedule &s = args.schedule;
+    imx_sm90_rows share = imx_sm90_rows_of((unsigned)s.m, (unsigned)s.ranks);
+    unsigned rows = info->rows < IMX_TILE_M ? info->rows : IMX_TILE_M, rank, last_rank;
+    if (info->rows <= 0)
+        return;
+    info->chunk = (int)imx_sm90_chunk_of(&s, share, info->row, &rank);
+    info->last = (int)imx_sm90_chunk_of(&s, share, info->row + rows - 1, &last_rank);
+    bool own = (int)rank == args.own && (int)last_rank == args.own;
+    *a_row = own ? ~(info->row - (int)imx_sm90_row(share, rank)) : info->row;
+}
+
+/* What may have been waited for already, for the tile before. */
+IMX_FN int arrival_of(const tile_info *info)
+{
+    return info->row;
+}
+
+/* One thread: until all of them are here; 0: give up.  Of own rows, those at the edges. */
+IMX_FN int wait_rows(const imx_gemm_args &args, const imbrexd_watch *watch, const tile_info *info)
+{
+    const imx_schedule &s = args.schedule;
+    if (info->rows <= 0)
+        return 1;
+    IMX_SCHEDULE_ROLLED
+    for (int chunk = info->chunk; chunk <= info->last;) {
+        int own = args.own * s.chunks, is_own = chunk >= own && chunk < own + s.chunks;
+        if (!team_chunk(args, watch, is_own ? own : chunk))
+            return 0;
+        if (chunk == info->last)
+            break;
+        chunk = imx_sm90_next_chunk(&s, chunk);
+    }
+    return 1;
+}
+#elif defined(IMX_GATHER) && !defined(IMX_SLICES) && !defined(IMX_RING)
+IMX_FN int arrival_of(const tile_info *info)
+{
+    return info->chunk;
+}
+
+IMX_FN int wait_rows(const imx_gemm_args &args, const imbrexd_watch *watch, const tile_info *info)
+{
+    return hook_wait(args, watch, info->chunk);
+}
+#endif
+
 /* owner: of the tile before. */
 IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t, int owner)
 {
@@ -57,6 +107,9 @@ IMX_FN void list_tile(const imx_gemm_args &args, unsigned tile, imx_sm90_tile t,
     int a_row = ~(t.row + below);
 #ifdef IMX_GATHER
     a_row = t.rank == args.own ? ~(t.rank_row + below) : t.row + below;
+#endif
+#ifdef IMX_SPANS
+    list_spanning(args, info, &a_row);
 #endif
     listed_row(tile % LISTED) = a_row;
 #ifdef IMX_EIGHT
@@ -287,10 +340,10 @@ IMX_FN void produce(const imx_gemm_args &args, const imbrexd_watch *watch,
 #elif defined(IMX_RING)
         ring_begin(listed_row(tile % LISTED) < 0);
 #elif defined(IMX_GATHER)
-        if (hook_waits(args) && listed_row(tile % LISTED) >= 0 && info->chunk != waited &&
+        if (hook_waits(args) && listed_row(tile % LISTED) >= 0 && arrival_of(info) != waited &&
             !gave_up_here()) {
-            waited = info->chunk;
-            if (!hook_wait(args, watch, waited))
+            waited = arrival_of(info);
+            if (!wait_rows(args, watch, info))
                 gave_up_here() = 1;
             imbrexd_fence_tma();
         }

@@ -67,16 +67,20 @@ typedef struct push_chunk {
     int64_t bytes;
 } push_chunk;
 
-IMX_FN push_chunk chunk_for(const imx_gemm_args &args, int to, int number)
+IMX_FN push_chunk rows_for(const imx_gemm_args &args, int to, int number, int64_t row, int64_t rows)
 {
-    int64_t row_bytes = args.k * 2, row = (int64_t)number * args.schedule.chunk_rows;
-    int64_t left = args.push_rows - row;
+    int64_t row_bytes = args.k * 2;
     push_chunk chunk = { to, number,
                          imx_team_data(&args.team, to) + (args.push_first + row) * row_bytes,
-                         (const char *)args.a + row * row_bytes,
-                         (left < args.schedule.chunk_rows ? left : args.schedule.chunk_rows) *
-                             row_bytes };
+                         (const char *)args.a + row * row_bytes, rows * row_bytes };
     return chunk;
+}
+
+IMX_FN push_chunk chunk_for(const imx_gemm_args &args, int to, int number)
+{
+    int64_t row = (int64_t)number * args.schedule.chunk_rows, left = args.push_rows - row;
+    return rows_for(args, to, number, row,
+                    left < args.schedule.chunk_rows ? left : args.schedule.chunk_rows);
 }
 
 IMX_FN uint32_t piece_bytes(const push_chunk *chunk, int64_t at)
@@ -129,6 +133,15 @@ IMX_FN uint32_t first_behind(const push_chunk *chunk, uint32_t first)
     return (first + gridDim.x - count % gridDim.x) % gridDim.x;
 }
 
+/* Its share of one, behind what it sent before. */
+IMX_FN void push_next(const imx_gemm_args &args, const push_chunk &chunk, uint32_t *first,
+                      push_chunk *before, pieces *p, push_pace *pace)
+{
+    push_pieces(args, &chunk, *first, before, p, pace);
+    *first = first_behind(&chunk, *first);
+    *before = chunk;
+}
+
 /* One thread a block: its share of every chunk to every peer, the rank's before first. */
 IMX_FN void push_all(const imx_gemm_args &args)
 {
@@ -137,6 +150,12 @@ IMX_FN void push_all(const imx_gemm_args &args)
     push_pace pace = push_pace_begin(args.push_pace[0], gridDim.x, IMX_SM90_BULK);
     push_chunk before = { -1, -1 };
     int to = args.team.rank;
+#ifdef IMX_SPANS /* own edges, of which the second tells for both */
+    imx_sm90_edges edges = imx_sm90_edges_of(&args.schedule, TILE_ROWS, (unsigned)to);
+    push_next(args, rows_for(args, to, -1, 0, edges.head), &first, &before, &p, &pace);
+    push_next(args, rows_for(args, to, 0, edges.tail, args.push_rows - edges.tail), &first, &before,
+              &p, &pace);
+#endif
 #pragma unroll 1
     for (int peer = 1; peer < args.team.size; peer++) {
         to = to ? to - 1 : args.team.size - 1;
@@ -144,10 +163,7 @@ IMX_FN void push_all(const imx_gemm_args &args)
             pace = push_pace_begin(args.push_pace[1], gridDim.x, IMX_SM90_BULK);
 #pragma unroll 1
         for (int q = 0; (int64_t)q * args.schedule.chunk_rows < args.push_rows; q++) {
-            push_chunk chunk = chunk_for(args, to, q);
-            push_pieces(args, &chunk, first, &before, &p, &pace);
-            first = first_behind(&chunk, first);
-            before = chunk;
+            push_next(args, chunk_for(args, to, q), &first, &before, &p, &pace);
         }
     }
     tell_chunk(args, &before);

@@ -16,8 +16,9 @@ typedef struct imx_sm90_tile {
     int row, col;   /* of c */
     int rows, cols; /* smaller at the edges */
     int rank, chunk;
+    int last;        /* chunk of its last row */
     int rank_row;    /* row counted from the rank's first */
-    int chunk_tiles; /* of the chunk */
+    int chunk_tiles; /* of the chunk; with spans 0 */
 } imx_sm90_tile;
 
 /* How the ranks share m rows: `each`, and of `more` one more here and there.  Divisions are slow:
@@ -55,6 +56,8 @@ IMX_SCHEDULE_FN unsigned imx_sm90_edge_rows(const imx_schedule *s, unsigned box)
 {
     imx_sm90_rows rows = imx_sm90_rows_of((unsigned)s->m, (unsigned)IMX_SCHEDULE_RANKS(s));
     unsigned few = rows.each % box, more = rows.more ? (rows.each + 1) % box : 0;
+    if (IMX_SCHEDULE_SPANS(s))
+        return (unsigned)s->m % box;
     return few > more ? few : more;
 }
 
@@ -70,8 +73,10 @@ IMX_SCHEDULE_FN unsigned imx_sm90_tiles(const imx_schedule *s, unsigned tile_row
 {
     unsigned tile_rows_all = 0;
     imx_sm90_rows share = imx_sm90_rows_of((unsigned)s->m, (unsigned)IMX_SCHEDULE_RANKS(s));
+    if (IMX_SCHEDULE_SPANS(s))
+        tile_rows_all = ((unsigned)s->m + tile_rows - 1) / tile_rows;
     IMX_SCHEDULE_ROLLED
-    for (unsigned r = 0; r < share.ranks; r++)
+    for (unsigned r = 0; r < share.ranks && !IMX_SCHEDULE_SPANS(s); r++)
         tile_rows_all += (imx_sm90_rank_rows(share, r) + tile_rows - 1) / tile_rows;
     return tile_rows_all * (((unsigned)s->n + tile_cols - 1) / tile_cols);
 }
@@ -99,6 +104,7 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_in_chunk(const imx_schedule *s, unsi
     imx_sm90_tile t;
     t.rank = (int)r;
     t.chunk = (int)(r * (unsigned)s->chunks + q);
+    t.last = t.chunk;
     t.rank_row = (int)(q * chunk_rows + tile_row * tile_rows);
     t.row = (int)row + t.rank_row;
     t.col = (int)((tile_col + band_col) * tile_cols);
@@ -107,7 +113,7 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_in_chunk(const imx_schedule *s, unsi
         unsigned chunk_cols = (unsigned)s->chunk_cols, part = (unsigned)t.col / chunk_cols;
         unsigned here = n - part * chunk_cols;
         here = here < chunk_cols ? here : chunk_cols;
-        t.chunk = (int)(r * (unsigned)s->chunks + part);
+        t.chunk = t.last = (int)(r * (unsigned)s->chunks + part);
         t.chunk_tiles = (int)(tile_rows_here * ((here + tile_cols - 1) / tile_cols));
     }
     unsigned rows_left = rows_here - tile_row * tile_rows, cols_left = n - (unsigned)t.col;
@@ -156,6 +162,90 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_of_nodes(const imx_schedule *s, unsi
     }
 }
 
+/* The number of the chunk of a row. */
+IMX_SCHEDULE_FN unsigned imx_sm90_chunk_of(const imx_schedule *s, imx_sm90_rows share, unsigned row,
+                                           unsigned *rank)
+{
+    unsigned r = 0;
+    IMX_SCHEDULE_ROLLED
+    while (row >= imx_sm90_row(share, r + 1))
+        r++;
+    *rank = r;
+    return r * (unsigned)s->chunks + (row - imx_sm90_row(share, r)) / (unsigned)s->chunk_rows;
+}
+
+/* imx_schedule_next_chunk. */
+IMX_SCHEDULE_FN int imx_sm90_next_chunk(const imx_schedule *s, int chunk)
+{
+    imx_sm90_rows share = imx_sm90_rows_of((unsigned)s->m, (unsigned)IMX_SCHEDULE_RANKS(s));
+    unsigned chunks = (unsigned)s->chunks, r = (unsigned)chunk / chunks;
+    unsigned next = (unsigned)chunk - r * chunks + 1;
+    if (next * (unsigned)s->chunk_rows < imx_sm90_rank_rows(share, r))
+        return chunk + 1;
+    IMX_SCHEDULE_ROLLED
+    do
+        r++;
+    while (r < share.ranks && !imx_sm90_rank_rows(share, r));
+    return (int)(r * chunks);
+}
+
+/* imx_schedule_edges_of. */
+typedef struct imx_sm90_edges {
+    int head, tail;
+} imx_sm90_edges;
+
+IMX_SCHEDULE_FN imx_sm90_edges imx_sm90_edges_of(const imx_schedule *s, unsigned tile_rows,
+                                                 unsigned r)
+{
+    imx_sm90_rows share = imx_sm90_rows_of((unsigned)s->m, (unsigned)IMX_SCHEDULE_RANKS(s));
+    unsigned row = imx_sm90_row(share, r), rows = imx_sm90_rank_rows(share, r), end = row + rows;
+    unsigned from = (row + tile_rows - 1) / tile_rows * tile_rows;
+    unsigned to = end == (unsigned)s->m ? end : end / tile_rows * tile_rows;
+    imx_sm90_edges edges = { (int)rows, (int)rows };
+    if (to > from) {
+        edges.head = (int)(from - row);
+        edges.tail = (int)(to - row);
+    }
+    return edges;
+}
+
+/* imx_schedule_spanning. */
+IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_spanning(const imx_schedule *s, unsigned tile_rows,
+                                                unsigned tile_cols, unsigned index)
+{
+    unsigned m = (unsigned)s->m, n = (unsigned)s->n, group = (unsigned)s->group;
+    imx_sm90_rows share = imx_sm90_rows_of(m, (unsigned)IMX_SCHEDULE_RANKS(s));
+    unsigned columns = (n + tile_cols - 1) / tile_cols, all = (m + tile_rows - 1) / tile_rows;
+    unsigned begin = imx_sm90_row(share, (unsigned)s->first);
+    unsigned end = imx_sm90_row(share, (unsigned)s->first + 1);
+    unsigned from = (begin + tile_rows - 1) / tile_rows;
+    unsigned to = end == m ? all : end / tile_rows, down = to > from ? to - from : 0;
+    if (index >= down * columns) {
+        index -= down * columns;
+        from += down;
+        down = all - down;
+    }
+    unsigned groups = index < group * columns ? 0 : index / (group * columns);
+    unsigned left = down - groups * group, tall = left < group ? left : group;
+    index -= groups * group * columns;
+    unsigned tile_col = tall == 1 ? index : index / tall;
+    unsigned tile_row = from + groups * group + index - tile_col * tall, rank, last_rank;
+    tile_row -= tile_row < all ? 0 : all;
+
+    imx_sm90_tile t;
+    t.row = (int)(tile_row * tile_rows);
+    t.col = (int)(tile_col * tile_cols);
+    unsigned rows_left = m - (unsigned)t.row, cols_left = n - (unsigned)t.col;
+    t.rows = (int)(rows_left < tile_rows ? rows_left : tile_rows);
+    t.cols = (int)(cols_left < tile_cols ? cols_left : tile_cols);
+    t.chunk = (int)imx_sm90_chunk_of(s, share, (unsigned)t.row, &rank);
+    t.last = (int)imx_sm90_chunk_of(s, share, (unsigned)(t.row + t.rows - 1), &last_rank);
+    t.rank = (int)rank;
+    t.rank_row = t.row - (int)imx_sm90_row(share, rank);
+    t.chunk_tiles = 0;
+    return t;
+}
+
 /* imx_schedule_tile(s, index) for m, n and the number of tiles below 2^31 and ranks below 2^15.
  * tile_rows and tile_cols are the schedule's, passed apart because a kernel knows them when it is
  * compiled. */
@@ -164,6 +254,8 @@ IMX_SCHEDULE_FN imx_sm90_tile imx_sm90_tile_at(const imx_schedule *s, unsigned t
 {
     if (IMX_SCHEDULE_LOCAL(s))
         return imx_sm90_tile_of_nodes(s, tile_rows, tile_cols, index);
+    if (IMX_SCHEDULE_SPANS(s))
+        return imx_sm90_spanning(s, tile_rows, tile_cols, index);
     unsigned m = (unsigned)s->m, n = (unsigned)s->n, ranks = (unsigned)IMX_SCHEDULE_RANKS(s);
     imx_sm90_rows share = imx_sm90_rows_of(m, ranks);
     unsigned columns = (n + tile_cols - 1) / tile_cols;

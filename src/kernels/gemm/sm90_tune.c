@@ -100,7 +100,8 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
 
 static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
 {
-    return in->ranks * imx_schedule_ceil(imx_schedule_ceil(in->m, in->ranks), tile_rows) *
+    int64_t cuts = in->spans ? 1 : in->ranks;
+    return cuts * imx_schedule_ceil(imx_schedule_ceil(in->m, cuts), tile_rows) *
            imx_schedule_ceil(in->n, tile_cols);
 }
 

@@ -21,6 +21,7 @@ typedef struct imx_sm90_input {
     int spanning;    /* likewise, and tiles have rows of several ranks, which may come and read */
     int summable;    /* spanning: the kernel may add them up, instead */
     int invariant;   /* k is added up in one order, whatever m is: by one block */
+    int spans;       /* tiles end where they end, and not where the ranks' rows do */
     int pushes;      /* a's rows go to peers, chunk by chunk, beneath the product */
 } imx_sm90_input;
 

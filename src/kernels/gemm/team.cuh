@@ -293,6 +293,24 @@ IMX_TEAM_GPU int push_last(uint32_t *counter, push_warps warps)
     return imbrexd_counter_last(counter, gridDim.x);
 }
 
+/* One of all blocks' warps that push: its share of these rows. */
+IMX_TEAM_GPU void push_rows(const imx_gemm_args &args, int64_t row_bytes, int to, int64_t row,
+                            int64_t rows, uint32_t number, uint32_t all, push_pace *pace)
+{
+    char *theirs = imx_team_data(&args.team, to) + (args.push_first + row) * row_bytes;
+    const char *mine = (const char *)args.a + row * row_bytes;
+    int64_t bytes = rows * row_bytes;
+    if (((row_bytes | (int64_t)(uintptr_t)args.a) & (PUSH_UNIT - 1)) == 0)
+        push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), number, all, pace);
+    else
+        push_halves(theirs, mine, bytes / 2, number, all);
+#ifdef IMX_EIGHT
+    int64_t scales = (int64_t)args.row_scales * sizeof(float);
+    push_halves(imx_team_data(&args.team, to) + args.scales + (args.push_first + row) * scales,
+                (const char *)args.scale_a + row * scales, rows * scales / 2, number, all);
+#endif
+}
+
 /* One of all blocks' warps that push: its share of every chunk to every peer, the rank's before
  * first; with own = -1 the chunk that a rank's rows then are, though it be of none, also to this
  * rank.  Whoever brings the last share of a chunk posts its signal. */
@@ -300,10 +318,16 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push
 {
     const imx_team &team = args.team;
     int chunk_rows = args.schedule.chunk_rows, chunks = args.schedule.chunks;
-    bool units = ((row_bytes | (int64_t)(uintptr_t)args.a) & (PUSH_UNIT - 1)) == 0;
     uint32_t number = push_number(warps), all = push_count(warps);
     push_pace pace = push_pace_begin(args.push_pace[0], all, PUSH_BURST);
     int to = team.rank, all_ranks = args.own < 0;
+#ifdef IMX_SPANS
+    imx_schedule_edges edges = imx_schedule_edges_of(&args.schedule, to);
+    push_rows(args, row_bytes, to, 0, edges.head, number, all, &pace);
+    push_rows(args, row_bytes, to, edges.tail, args.push_rows - edges.tail, number, all, &pace);
+    if (push_last(&args.counters[to * chunks], warps))
+        imbrexd_signal_post(imx_team_signal(&team, to, to * chunks), team_use(args));
+#endif
 #pragma unroll 1
     for (int peer = 1; peer < team.size + all_ranks; peer++) {
         to = to ? to - 1 : team.size - 1;
@@ -313,20 +337,9 @@ IMX_TEAM_GPU void push_chunks(const imx_gemm_args &args, int64_t row_bytes, push
 #pragma unroll 1
         for (int q = 0; row < args.push_rows || q < all_ranks; q++, row += chunk_rows) {
             int64_t left = args.push_rows - row;
-            int64_t bytes = (left < chunk_rows ? left : chunk_rows) * row_bytes;
-            char *theirs = imx_team_data(&team, to) + (args.push_first + row) * row_bytes;
-            const char *mine = (const char *)args.a + row * row_bytes;
             imx_trace_begin(IMX_TRACE_PUSH);
-            if (units)
-                push_units(theirs, mine, (uint32_t)(bytes / PUSH_UNIT), number, all, &pace);
-            else
-                push_halves(theirs, mine, bytes / 2, number, all);
-#ifdef IMX_EIGHT
-            int64_t scales = (int64_t)args.row_scales * sizeof(float);
-            push_halves(imx_team_data(&team, to) + args.scales + (args.push_first + row) * scales,
-                        (const char *)args.scale_a + row * scales, bytes / row_bytes * scales / 2,
-                        number, all);
-#endif
+            push_rows(args, row_bytes, to, row, left < chunk_rows ? left : chunk_rows, number, all,
+                      &pace);
             if (push_last(&args.counters[to * chunks + q], warps))
                 imbrexd_signal_post(imx_team_signal(&team, to, team.rank * chunks + q),
                                     team_use(args));

@@ -103,6 +103,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .spanning = in->spanning,
             .summable = in->summable,
             .invariant = in->invariant,
+            .spans = in->spans,
             .pushes = in->pushes,
         };
         t.form = IMX_GEMM_SM90;
