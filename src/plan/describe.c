@@ -106,7 +106,8 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
                  plan->group->backend->name, facts.algorithm, plan->variants[0].why,
                  (long long)facts.chunk_rows, facts.chunk_rows == 1 ? "" : "s");
     if (plan->op->product)
-        imx_text_add(&out, ", tiles of %dx%d, %d block%s", facts.tile_rows, facts.tile_cols,
+        imx_text_add(&out, ", tiles of %dx%d%s, %d block%s", facts.tile_rows, facts.tile_cols,
+                     plan->variants[0].config.spans_chunks ? " with rows of several ranks" : "",
                      facts.blocks, facts.blocks == 1 ? "" : "s");
     if (facts.at_once)
         imx_text_add(&out, "; needs all %d SMs at once", facts.at_once);

@@ -46,8 +46,11 @@ static int make_plan(imbrex_group *group, const shape *s, const char *algorithm,
     };
     desc.chunk_rows = apart ? 128 : 0; /* then tiles have rows of one rank */
     RANK_OK(imbrex_plan_ag_gemm(group, &desc, plan));
+    char text[4096];
+    imbrex_plan_describe(*plan, text, sizeof text);
     RANK_CHECK(imx_describe_facts(*plan).spanning == !apart, "%s: tiles span ranks: %d", algorithm,
                apart);
+    RANK_CHECK(!strstr(text, " with rows of several ranks") == apart, "%s", text);
     return 0;
 }
 

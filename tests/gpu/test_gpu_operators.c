@@ -82,8 +82,7 @@ static void run(const char *name, int size, bool spread, pair_main main, bool cp
 
 static int table(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    (void)cpu;
-    return op_cases_device(gpu, walk);
+    return (void)cpu, op_cases_device(gpu, walk);
 }
 
 /* ---- against the CPU ------------------------------------------------------------------------- */
@@ -161,12 +160,14 @@ static int compare_algorithm(imbrex_group *gpu, const op_case *c, const op_image
     return worst;
 }
 
-/* What an algorithm that has little to get wrong gives.  device: as of op_image_take. */
+/* What an algorithm that has little to get wrong gives, by tiles of one rank's rows where large.
+ * device: as of op_image_take. */
 static int run_sequential(imbrex_group *group, op_case c, const int64_t *rows, op_image *want,
                           void *device)
 {
     imbrex_plan *plan;
-    c.sms = c.chunk_rows = 0;
+    c.sms = 0;
+    c.chunk_rows = c.m > 1024 && strcmp(c.op, "ag_gemm") == 0 ? 128 : 0;
     c.algorithm = "sequential";
     RANK_OK(case_plan(group, &c, &plan));
     for (int i = 0; i < COMPARED; i++) {
@@ -196,8 +197,7 @@ static int compare_case(imbrex_group *gpu, imbrex_group *cpu, op_case c, int num
     for (int alg = 0; (c.algorithm = op_cases_algorithm(&c, alg)) && worst != STUCK; alg++) {
         if (walk && !op_walk_step(walk, imbrex_group_rank(gpu), number, alg))
             continue;
-        int how = compare_algorithm(gpu, &c, want, rows, device);
-        worst = worse(worst, how);
+        worst = worse(worst, compare_algorithm(gpu, &c, want, rows, device));
     }
     for (int i = 0; i < COMPARED; i++)
         op_image_drop(&want[i]);
@@ -242,8 +242,12 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    (void)cpu, (void)walk;
-    return compare_cases(gpu, NULL, op_cases_get_long, 0, NULL);
+    return (void)cpu, (void)walk, compare_cases(gpu, NULL, op_cases_get_long, 0, NULL);
+}
+
+static int compare_spanning(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
+{
+    return (void)cpu, (void)walk, compare_cases(gpu, NULL, op_cases_get_spanning, 0, NULL);
 }
 
 /* ---- not a number ---------------------------------------------------------------------------- */
@@ -478,15 +482,15 @@ static int make_plan(imbrex_group *gpu, op_case c)
 
 static int make_plans(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
+    static bool (*const gets[])(int, op_case *) = { op_cases_get, op_cases_get_large,
+                                                    op_cases_get_long, op_cases_get_spanning };
     int worst = FINE;
     op_case c;
     (void)cpu, (void)walk;
-    for (int i = current.part; op_cases_get(i, &c) && worst != STUCK; i += PARTS)
-        worst = worse(worst, make_plan(gpu, c));
-    for (int i = current.part; op_cases_get_large(i, &c) && worst != STUCK; i += PARTS)
-        worst = worse(worst, make_plan(gpu, c));
-    for (int i = current.part; op_cases_get_long(i, &c) && worst != STUCK; i += PARTS)
-        worst = worse(worst, make_plan(gpu, c));
+    for (size_t g = 0; g < sizeof gets / sizeof *gets; g++) {
+        for (int i = current.part; gets[g](i, &c) && worst != STUCK; i += PARTS)
+            worst = worse(worst, make_plan(gpu, c));
+    }
     if (current.part == 0 && worst != STUCK)
         worst = worse(worst, fewer_cases_plans(gpu, current.sms));
     return worst;
@@ -546,12 +550,11 @@ static void general_form(int size)
     unsetenv("IMBREX_CUDA_ARCH");
 }
 
-/* For compute-sanitizer, under which kernels crawl: the first shape of the table only.  It lets one
- * kernel of a GPU run at a time, so that ranks which wait for each other need one each. */
+/* For compute-sanitizer, under which kernels crawl.  It lets one kernel of a GPU run at a time:
+ * ranks that wait for each other need one each. */
 static void sanitized(void)
 {
-    timeout_ms = 100000;
-    limit_s = 500;
+    timeout_ms = 100000, limit_s = 500;
     run("sanitized", 1, false, table, false, op_walk_short);
     if (gpu_count() > 1)
         run("sanitized", 2, true, table, false, op_walk_short);
@@ -563,17 +566,13 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "ahead") == 0)
         return compile_for(argv[2]);
     gpu_begin(argc, argv);
-    if (argc > 1 && strncmp(argv[1], "sanitized", 9) == 0) {
-        sanitized();
-        return gpu_end();
-    }
+    if (argc > 1 && strncmp(argv[1], "sanitized", 9) == 0)
+        return sanitized(), gpu_end();
     if (gpu_is_fake())
         limit_s = 300; /* sanitized, on a machine that does other things too */
     else
         compile_ahead();
-    for (int size = 1; size <= 4; size++) {
-        if (gpu_is_fake() && size != 2)
-            continue;
+    for (int size = gpu_is_fake() ? 2 : 1; size <= (gpu_is_fake() ? 2 : 4); size++) {
         run("table", size, false, table, false, op_walk_table);
         run("against the CPU", size, false, compare, true, op_walk_large);
         run("queued", size, false, queues, false, NULL);
@@ -588,11 +587,13 @@ int main(int argc, char **argv)
         run("table", each, true, table, false, op_walk_table);
         run("against the CPU", each, true, compare, true, op_walk_large);
         run("large ones, against \"sequential\"", each, true, compare_long, false, NULL);
+        run("tiles of several ranks' rows", each, true, compare_spanning, false, NULL);
         run("queued", each, true, queues, false, NULL);
         run("few rows", each, true, fewer, false, NULL);
     }
     if (each > 1 && each < 4) { /* some of the peers on the same GPU, some by NVLink */
         run("table", 4, true, table, false, op_walk_table);
+        run("tiles of several ranks' rows", 4, true, compare_spanning, false, NULL);
         run("queued", 4, true, queues, false, NULL);
         run("few rows", 4, true, fewer, false, NULL);
     }

@@ -355,8 +355,7 @@ bool op_cases_get_large(int number, op_case *c)
     return true;
 }
 
-/* What the CPU would take too long for: chunks; tiles that have rows of several ranks, which come
- * chunk by chunk; a b that no cache holds, of ranks with few rows,
+/* What the CPU would take too long for: chunks; a b that no cache holds, of ranks with few rows,
  * which are walked together in twos; few rows in slices, by wide tiles, too; a run that ends
  * beneath its last sums; sums of several rows and waves of tiles, read by peers, or added up by two
  * blocks, wide tiles, warps in turns. */
@@ -403,6 +402,29 @@ bool op_cases_get_long(int number, op_case *c)
     if (number >= (int)(sizeof long_ones / sizeof long_ones[0]))
         return false;
     *c = long_ones[number];
+    return true;
+}
+
+/* On 132 multiprocessors tiles have rows of several ranks, which come chunk by chunk: all of four
+ * ranks, the first and the last of two. */
+static const op_case spanning_ones[] = {
+    { .op = "ag_gemm", .m = 2096, .n = 6144, .k = 2056, .gathered = 1, .whole = 1 },
+    { .op = "ag_gemm", .m = 1343, .n = 3584, .k = 2056, .layout = IMBREX_KN, .whole = 1 },
+    { .op = "ag_gemm",
+      .m = 1032,
+      .n = 4352,
+      .k = 2056,
+      .dtype = IMBREX_F16,
+      .bias = 1,
+      .whole = 1 },
+    { .op = "ag_gemm", .m = 1100, .n = 8184, .k = 2056, .bias = 1, .whole = 1 },
+};
+
+bool op_cases_get_spanning(int number, op_case *c)
+{
+    if (number >= (int)(sizeof spanning_ones / sizeof spanning_ones[0]))
+        return false;
+    *c = spanning_ones[number];
     return true;
 }
 

@@ -15,10 +15,12 @@ const char *op_cases_algorithm(const op_case *c, int i);
 /* Case number 0, 1, ...; false: there are no more.  c->algorithm is left NULL.
  * large: products of whole numbers that take many tiles of every kind, so many that a loop in
  * float64 would take too long: results of two devices are to be equal.
- * long: so large that those of two algorithms are. */
+ * long: so large that those of two algorithms are; spanning: likewise, of ag_gemm by tiles with
+ * rows of several ranks. */
 bool op_cases_get(int number, op_case *c);
 bool op_cases_get_large(int number, op_case *c);
 bool op_cases_get_long(int number, op_case *c);
+bool op_cases_get_spanning(int number, op_case *c);
 
 /* Which of the table: a third of it is every operator's every shape, in one dtype each, and all
  * dtypes in turns.  WATCHED: all, but a third where a sanitizer watches, since what it finds is in

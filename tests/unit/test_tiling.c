@@ -440,8 +440,7 @@ static void few_rows_go_by_ll(void **state)
     check_choices(rows, sizeof rows / sizeof rows[0], goes_by_ll);
 }
 
-/* Few rows make tiles span ranks, unless each rank's are tiles enough to hide how the next rank's
- * come. */
+/* Few rows make tiles span ranks, unless a rank's are tiles enough to hide how the next's come. */
 static void few_rows_are_merged(void **state)
 {
     (void)state;
