@@ -393,16 +393,16 @@ static void pushes(void **state)
     }
 }
 
-/* Tiles with rows of several ranks, of every width, whoever sends the rows. */
+/* Tiles with rows of several ranks, of every width that is chosen, whoever sends the rows. */
 static void spanning(void **state)
 {
     static const int64_t rows[][4] = {
-        { 1030, 1792, 5120, 96 },  { 1030, 3584, 4096, 112 }, { 2066, 1280, 8192, 128 },
-        { 2066, 1536, 4096, 144 }, { 2325, 7168, 8192, 160 }, { 2066, 8704, 5120, 176 },
-        { 2066, 6144, 4096, 192 }, { 2066, 3584, 4096, 224 }, { 2584, 17408, 5120, 256 },
+        { 2325, 8192, 4096, 128 }, { 2066, 7168, 4096, 144 }, { 1030, 5120, 4096, 160 },
+        { 2066, 4352, 4096, 176 }, { 1030, 6144, 4096, 192 }, { 3102, 5120, 4096, 224 },
+        { 2066, 8192, 4096, 256 },
     };
     (void)state;
-    for (int i = 0; i < 18; i++) {
+    for (int i = 0; i < 14; i++) {
         try_gemm(rows[i / 2], i % 3 ? IMBREX_BF16 : IMBREX_F16, i / 4 % 2, both[i % 2], 1, 1);
         assert_true(strstr(tried, "_SPANS") && atoi(strstr(tried, "_N=") + 3) == rows[i / 2][3]);
     }

@@ -20,9 +20,8 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    { 2, 1030, 320, 256, 2 },
-    { 3, 1540, 192, 256, 2 },
-    { 4, 1030, 256, 256, 6 },
+    { 4, 1037, 192, 256, 3 },
+    { 3, 1540, 512, 256, 1 },
 };
 
 /* bf16 of whole numbers from -4 to 4: sums of their products are exact, however they are cut. */
@@ -74,7 +73,7 @@ static int run_rows(imbrex_group *group, imbrex_plan *plan, const matrices *x, u
 static int all_algorithms(imbrex_group *group, const matrices *x, const shape *s)
 {
     static const char *const algorithms[] = { "store", "copy", "pull", "sequential", "ll" };
-    const int64_t rows[] = { s->m, s->m - 1, s->m - 131, s->m / 2 + 3, 5, 1, 0 };
+    const int64_t rows[] = { s->m, s->m - 131, s->m / 2 + 3, 5 };
     imbrex_plan *apart, *spanning;
     if (make_plan(group, s, "sequential", true, &apart))
         return 1;
@@ -82,8 +81,6 @@ static int all_algorithms(imbrex_group *group, const matrices *x, const shape *s
         if (make_plan(group, s, algorithms[i], false, &spanning))
             return 1;
         for (size_t j = 0; j < sizeof rows / sizeof *rows; j++) {
-            if (!rows[j]) /* 0 would be all rows */
-                continue;
             if (run_rows(group, apart, x, x->want, s, rows[j]) ||
                 run_rows(group, spanning, x, x->c, s, rows[j]))
                 return 1;
