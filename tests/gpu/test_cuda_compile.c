@@ -393,21 +393,6 @@ static void pushes(void **state)
     }
 }
 
-/* Tiles with rows of several ranks, of every width that is chosen, whoever sends the rows. */
-static void spanning(void **state)
-{
-    static const int64_t rows[][4] = {
-        { 2325, 8192, 4096, 128 }, { 2066, 7168, 4096, 144 }, { 1030, 5120, 4096, 160 },
-        { 2066, 4352, 4096, 176 }, { 1030, 6144, 4096, 192 }, { 3102, 5120, 4096, 224 },
-        { 2066, 8192, 4096, 256 },
-    };
-    (void)state;
-    for (int i = 0; i < 14; i++) {
-        try_gemm(rows[i / 2], i % 3 ? IMBREX_BF16 : IMBREX_F16, i / 4 % 2, both[i % 2], 1, 1);
-        assert_true(strstr(tried, "_SPANS") && atoi(strstr(tried, "_N=") + 3) == rows[i / 2][3]);
-    }
-}
-
 /* Own tiles that are added to the peers' parts, of so many ranks; and where rows are not units. */
 static void folds(void **state)
 {
@@ -590,7 +575,6 @@ int main(void)
         cmocka_unit_test(activate),
         cmocka_unit_test(norm),
         cmocka_unit_test(pushes),
-        cmocka_unit_test(spanning),
         cmocka_unit_test(gate),
         cmocka_unit_test(route),
         cmocka_unit_test(grouped),
