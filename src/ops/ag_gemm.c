@@ -516,6 +516,7 @@ const imx_op imx_op_ag_gemm = {
         { .name = "ring",
           .by_kernel = true,
           .on_request = true,
+          .apart = true,
           .can = can_ring,
           .cost = ring_cost,
           .layout = lay_out_ring,

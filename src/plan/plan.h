@@ -144,6 +144,7 @@ typedef struct imx_plan_facts {
     int tile_rows, tile_cols, blocks;
     int at_once;       /* SMs that a run needs all at once; 0: it goes on with any */
     bool spanning;     /* tiles have rows of several ranks: no rank has its own */
+    bool spans_chunks; /* likewise, but for a rank's first ones */
     int parts, slices; /* as in imx_config */
     uint64_t sent_inside, sent_between;  /* by the latest run; see imbrex_plan */
     size_t symmetric_bytes, local_bytes; /* of all variants */

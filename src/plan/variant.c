@@ -160,27 +160,28 @@ static const char *first_known(const imx_variant *variant, const char *list)
     return list;
 }
 
-/* The desc's word counts first, then the environment's, then what is expected. */
-static imbrex_status choose(imx_variant *variant, const imx_request *r, const imx_tune_input *input)
+/* The desc's word counts first, then the environment's; NULL: there is none. */
+static const char *name_of(const imx_variant *variant, const imx_request *r, const char **source)
 {
     const imx_env *env = &variant->plan->group->env;
-    const char *source = "desc.algorithm", *name = r->algorithm;
-    if (!name && env->algorithm[0]) {
-        source = "IMBREX_ALGORITHM";
-        name = first_known(variant, env->algorithm);
-    }
-    imx_choice choice = imx_choose(r->op, input, &variant->config);
-    imx_text why = { .at = variant->why, .size = sizeof variant->why };
-    imx_text_add(&why, "%s", name ? source : choice.why);
-    return find_algorithm(variant, input, source, name ? name : choice.algorithm);
+    *source = r->algorithm ? "desc.algorithm" : "IMBREX_ALGORITHM";
+    return r->algorithm        ? r->algorithm
+           : env->algorithm[0] ? first_known(variant, env->algorithm)
+                               : NULL;
 }
 
 imbrex_status imx_variant_decide(imx_variant *variant, const imx_request *r)
 {
-    const imx_tune_input input = imx_request_input(variant->plan->group, r);
+    imx_tune_input input = imx_request_input(variant->plan->group, r);
+    const char *source, *name = name_of(variant, r, &source);
+    const imx_algorithm *named = name ? imx_op_algorithm(r->op->algorithms, name) : NULL;
+    input.apart = named && named->apart;
     variant->shape = r->shape;
     variant->config = imx_tune_config(&input);
-    return choose(variant, r, &input);
+    imx_choice choice = imx_choose(r->op, &input, &variant->config);
+    imx_text why = { .at = variant->why, .size = sizeof variant->why };
+    imx_text_add(&why, "%s", name ? source : choice.why);
+    return find_algorithm(variant, &input, source, name ? name : choice.algorithm);
 }
 
 /* ---- which there are ------------------------------------------------------------------------- */

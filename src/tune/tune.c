@@ -300,10 +300,12 @@ static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 }
 
 /* Whether tiles that may have rows of several ranks are so many fewer that what it takes is worth
- * it.  The first ones are of own rows alone: there are some. */
+ * it.  The first ones are of own rows alone: there are some.  Copies of own rows that others' tiles
+ * have too leave the scales of 8-bit ones behind. */
 static bool is_better_spanning(const imx_tune_input *in, int64_t rows, int blocks)
 {
-    if (in->scatters || in->hooks || !is_spanning(in, in->shape.m, INT64_MAX))
+    if (in->scatters || in->hooks || in->apart || imx_dtype_is_8bit(in->shape.dtype) ||
+        !is_spanning(in, in->shape.m, INT64_MAX))
         return false;
     imx_tiling apart = tiling_of(in, blocks, APART), spans = tiling_of(in, blocks, SPANNING);
     if (spans.form != IMX_GEMM_SM90 || rows < 2 * spans.tile_rows)

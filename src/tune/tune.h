@@ -42,6 +42,7 @@ typedef struct imx_tune_input {
     bool alike;          /* all ranks have as many workers */
     bool whole_lines;    /* lines arrive as they were stored (ll/args.h) */
     bool slow_wire;      /* ranks are far apart for what they compute */
+    bool apart;          /* asked for by a name: what passes on chunks, each of one rank's rows */
 } imx_tune_input;
 
 typedef struct imx_config {
@@ -76,7 +77,8 @@ typedef struct imx_config {
     int blocks;
 } imx_config;
 
-/* Chunk and tile sizes do not depend on the algorithm, so that all of them give the same bits. */
+/* Chunk and tile sizes do not depend on the algorithm, but for input->apart; they do not change how
+ * an element is summed, so that all algorithms give the same bits. */
 imx_config imx_tune_config(const imx_tune_input *input);
 
 /* How many rows a chunk of a run has in which no rank has more than so many: as evenly as whole

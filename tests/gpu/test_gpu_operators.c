@@ -247,7 +247,8 @@ static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 static int compare_spanning(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    return (void)cpu, (void)walk, compare_cases(gpu, NULL, op_cases_get_spanning, 0, NULL);
+    (void)cpu, (void)walk;
+    return op_cases_check_spanning(gpu) || compare_cases(gpu, NULL, op_cases_get_spanning, 0, NULL);
 }
 
 /* ---- not a number ---------------------------------------------------------------------------- */
@@ -444,8 +445,7 @@ static int queues(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 static int fewer(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    (void)cpu, (void)walk;
-    return op_cases_normed(gpu, gpu) || fewer_cases(gpu, NULL);
+    return (void)cpu, (void)walk, op_cases_normed(gpu, gpu) || fewer_cases(gpu, NULL);
 }
 
 /* ---- ahead ----------------------------------------------------------------------------------- */
@@ -456,8 +456,7 @@ enum { PARTS = 4, SMS = 132 }; /* other GPUs compile when they run what differs 
 
 typedef struct ahead {
     job job;
-    int part;
-    int sms;          /* of each rank */
+    int part, sms;    /* sms: of each rank */
     const char *form; /* IMBREX_CUDA_ARCH */
 } ahead;
 

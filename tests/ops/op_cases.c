@@ -405,29 +405,6 @@ bool op_cases_get_long(int number, op_case *c)
     return true;
 }
 
-/* On 132 multiprocessors tiles have rows of several ranks, which come chunk by chunk: of two ranks
- * all but the third, of four all but the last. */
-static const op_case spanning_ones[] = {
-    { .op = "ag_gemm", .m = 2096, .n = 6144, .k = 3080, .gathered = 1, .whole = 1 },
-    { .op = "ag_gemm",
-      .m = 1032,
-      .n = 8184,
-      .k = 2056,
-      .dtype = IMBREX_F16,
-      .bias = 1,
-      .whole = 1 },
-    { .op = "ag_gemm", .m = 2096, .n = 8184, .k = 2056, .layout = IMBREX_KN, .whole = 1 },
-    { .op = "ag_gemm", .m = 1540, .n = 8184, .k = 2056, .bias = 1, .whole = 1 },
-};
-
-bool op_cases_get_spanning(int number, op_case *c)
-{
-    if (number >= (int)(sizeof spanning_ones / sizeof spanning_ones[0]))
-        return false;
-    *c = spanning_ones[number];
-    return true;
-}
-
 /* ---- the table on a device ------------------------------------------------------------------- */
 
 static int table_op(int number)

@@ -22,6 +22,9 @@ bool op_cases_get_large(int number, op_case *c);
 bool op_cases_get_long(int number, op_case *c);
 bool op_cases_get_spanning(int number, op_case *c);
 
+/* 0: where it is known which of the last kind have such tiles by their plans, these do. */
+int op_cases_check_spanning(imbrex_group *group);
+
 /* Which of the table: a third of it is every operator's every shape, in one dtype each, and all
  * dtypes in turns.  WATCHED: all, but a third where a sanitizer watches, since what it finds is in
  * shapes and in who meets whom. */

@@ -10,6 +10,7 @@
 #include "imbrex.h"
 #include "kernels/gemm/sm90_tune.h"
 #include "kernels/gemm/tiling.h"
+#include "tune/tune.h"
 
 enum { SMS = 132, SHARED_MOST = 231424 };
 
@@ -87,12 +88,38 @@ static void shapes_take_tiles(void **state)
     }
 }
 
+/* Tiles of 16-bit numbers are with rows of several ranks where others are not. */
+static void tiles_of_8_bits_are_of_one_rank(void **state)
+{
+    (void)state;
+    imx_tune_input in = { .shape = { 4172, 8704, 5120, IMBREX_BF16, IMBREX_BF16, IMBREX_NK,
+                                     IMBREX_UNSCALED, false },
+                          .product = true,
+                          .ranks = 2,
+                          .nodes = 1,
+                          .arch = 90,
+                          .shared_bytes = 232448,
+                          .workers = SMS,
+                          .sharers = 1 };
+    assert_true(imx_tune_config(&in).spans_chunks);
+    in.apart = true;
+    assert_false(imx_tune_config(&in).spans_chunks);
+    in.apart = false;
+    in.shape.dtype = IMBREX_E4M3;
+    assert_false(imx_tune_config(&in).spans_chunks);
+    in.shape.scaling = IMBREX_PER_ROW;
+    assert_false(imx_tune_config(&in).spans_chunks);
+    in.shape.dtype = IMBREX_E5M2, in.shape.scaling = IMBREX_PER_BLOCK;
+    assert_false(imx_tune_config(&in).spans_chunks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_of_8_bits),
         cmocka_unit_test(forms_of_8_bits),
         cmocka_unit_test(shapes_take_tiles),
+        cmocka_unit_test(tiles_of_8_bits_are_of_one_rank),
     };
     return cmocka_run_group_tests_name("tiling_eight", tests, NULL, NULL);
 }
