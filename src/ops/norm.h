@@ -58,7 +58,8 @@ enum {
 
 extern const imx_around imx_norm_around;
 
-/* Whether the variant's algorithm norms rows where it adds them, so that its run does all of it. */
+/* Whether the variant's algorithm norms rows where it adds them, so that its run does all of it: on
+ * GPUs, where it is named. */
 bool imx_norm_in_kernel(const imx_variant *variant);
 
 /* For that: the norm kernel's args of up to so many rows, without pointers; and of a run, of the

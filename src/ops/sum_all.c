@@ -131,7 +131,7 @@ static imx_ll_args rows_args(const imx_variant *variant, int64_t m, imx_ll_how h
     bool lines = imx_transfer_ll_lines(variant, sent);
     int pieces = imx_ll_pieces(shape->n, shape->m);
     int64_t piece = imx_ll_piece_cols(shape->n, pieces) * element;
-    int64_t units = shape->m * pieces * imx_ll_piece_units(lines, piece, ranks, fans);
+    int64_t units = shape->m * pieces * imx_ll_piece_units(lines, piece, row, ranks, fans);
     return (imx_ll_args){
         .m = m,
         .row_bytes = row,

@@ -203,6 +203,52 @@ static void stores_take_no_room(void **state)
         assert_int_equal(fake_ranks_run(&desc, 2, take_no_room, NULL), 0);
 }
 
+/* ---- rows that are normed where they are added ----------------------------------------------- */
+
+static imbrex_status plan_normed(imbrex_group *group, imbrex_coll_desc desc, bool normed,
+                                 const char *algorithm, imbrex_plan **plan)
+{
+    desc.norm.rms = normed;
+    desc.algorithm = algorithm;
+    return imbrex_plan_all_reduce(group, &desc, plan);
+}
+
+/* By an algorithm that is named, and not by one that is chosen.  Short rows take no more memory. */
+static int norm_where_named(imbrex_group *group, void *ctx)
+{
+    static const char *const names[] = { NULL, "ll", "ll2" };
+    const imbrex_coll_desc few = { .m = 4, .n = 4096 }, narrow = { .m = 512, .n = 64 };
+    imbrex_plan *plan, *normed;
+    (void)ctx;
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(plan_normed(group, few, true, names[i], &plan));
+        const char *algorithm = imx_describe_facts(plan).algorithm;
+        bool apart = plan->variants[0].kernels[IMX_KERNELS - 1] != NULL;
+        RANK_CHECK(strncmp(algorithm, "ll", 2) == 0 && apart == (i == 0),
+                   "\"%s\", %s: norms rows %s", algorithm, i ? "named" : "chosen",
+                   apart ? "behind the sum" : "in the kernel that adds");
+        imbrex_plan_destroy(plan);
+    }
+    for (int i = 1; i < 3; i++) {
+        RANK_OK(plan_normed(group, narrow, false, names[i], &plan));
+        RANK_OK(plan_normed(group, narrow, true, names[i], &normed));
+        size_t without = imx_describe_facts(plan).symmetric_bytes;
+        size_t with = imx_describe_facts(normed).symmetric_bytes;
+        RANK_CHECK(with <= 3 * without, "\"%s\": %zu bytes, and %zu with a norm", names[i], without,
+                   with);
+        imbrex_plan_destroy(plan);
+        imbrex_plan_destroy(normed);
+    }
+    return op_cases_normed(group, NULL);
+}
+
+static void rows_are_normed_where_ll_is_named(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 3 };
+    assert_int_equal(fake_ranks_run(&desc, 1, norm_where_named, NULL), 0);
+}
+
 /* ---- runs of few rows ------------------------------------------------------------------------ */
 
 static void few_rows_have_variants_of_their_own(void **state)
@@ -236,6 +282,12 @@ static int named_on_one(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
                    strstr(imbrex_error(),
                           "room for variants for fewer rows (0 or 1) differs between ranks: "
                           "1 on rank 0, 0 on rank 1"),
+               "%s", imbrex_error());
+    imbrex_coll_desc few = { .m = 4, .n = 64, .norm = { .rms = 1 } };
+    status = imbrex_plan_all_reduce(group, &few, &plan);
+    RANK_CHECK(status == IMBREX_PEER &&
+                   strstr(imbrex_error(), "IMBREX_ALGORITHM names one that norms rows (0 or 1) "
+                                          "differs between ranks: 0 on rank 0, 1 on rank 1"),
                "%s", imbrex_error());
     desc.m_least = desc.m; /* so they agree */
     RANK_OK(imbrex_plan_ag_gemm(group, &desc, &plan));
@@ -303,6 +355,7 @@ int main(void)
         cmocka_unit_test(products_leave_room),
         cmocka_unit_test(products_of_a_part_do_not_come_early),
         cmocka_unit_test(stores_take_no_room),
+        cmocka_unit_test(rows_are_normed_where_ll_is_named),
         cmocka_unit_test(few_rows_have_variants_of_their_own),
         cmocka_unit_test(few_rows_go_alike_on_all_ranks),
         cmocka_unit_test(few_rows_that_wait_in_vain_are_named),

@@ -445,7 +445,8 @@ static int queues(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 static int fewer(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    return (void)cpu, (void)walk, op_cases_normed(gpu, gpu) || fewer_cases(gpu, NULL);
+    int worst = ((void)cpu, (void)walk, op_cases_normed(gpu, gpu));
+    return worst == STUCK ? STUCK : worse(worst, fewer_cases(gpu, NULL));
 }
 
 /* ---- ahead ----------------------------------------------------------------------------------- */
@@ -472,8 +473,7 @@ static int make_plan(imbrex_group *gpu, op_case c)
         int made = op_cases_plan(gpu, &c, &plan);
         if (made == STUCK)
             return STUCK;
-        if (made == FINE)
-            imbrex_plan_destroy(plan);
+        imbrex_plan_destroy(plan);
         worst = made > worst ? made : worst;
     }
     return worst;

@@ -351,7 +351,7 @@ static int operators_wrong(imbrex_group *group, void *ctx)
     return plans_wrong(group) || products_wrong(group) || runs_wrong(group);
 }
 
-/* One kernel's rows, which threads of three ranks share unevenly. */
+/* Which threads of three ranks share unevenly. */
 static void rows_of_models(void **state)
 {
     (void)state;

@@ -140,9 +140,10 @@ IMX_TEAM_FN int imx_ll_pieces(int64_t n, int64_t rows)
     return (int)((n + cols - 1) / cols);
 }
 
-/* Units of a part that a piece of so many bytes takes. */
-IMX_TEAM_FN int64_t imx_ll_piece_units(int lines, int64_t bytes, int ranks, int fans)
+/* Units of a part that each piece takes of so many bytes, or, if the row is shorter, of the row. */
+IMX_TEAM_FN int64_t imx_ll_piece_units(int lines, int64_t piece, int64_t row, int ranks, int fans)
 {
+    int64_t bytes = piece < row ? piece : row;
     return imx_ll_units(lines, fans ? imx_ll_share(lines, bytes, ranks) : bytes);
 }
 

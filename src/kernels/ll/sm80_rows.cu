@@ -87,7 +87,8 @@ LL_FN int own_pieces(const imx_ll_args &args)
 /* Units that a piece takes in a part. */
 LL_FN int64_t units_apart(const imx_ll_args &args)
 {
-    return imx_ll_piece_units(IMX_LINES, piece_bytes(args), IMX_RANKS, IMX_TWO_SHOTS);
+    return imx_ll_piece_units(IMX_LINES, piece_bytes(args), args.row_bytes, IMX_RANKS,
+                              IMX_TWO_SHOTS);
 }
 
 LL_FN place place_of(const imx_ll_args &args, const piece &p, int unit)
