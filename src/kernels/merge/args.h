@@ -18,7 +18,7 @@
  * unit all the same.
  *
  * Sums: source 0 first, in float32, then sinks; o is rounded once.  A state whose lse is not finite
- * counts as nothing and its o is not read.  The CPU and CUDA forms may differ in the last bits of
+ * counts as nothing, whatever its o is.  The CPU and CUDA forms may differ in the last bits of
  * exp2 and log2, no form differs from itself, and STORES, LL and MERGES agree. */
 #ifndef IMX_MERGE_ARGS_H
 #define IMX_MERGE_ARGS_H

@@ -315,45 +315,66 @@ MERGE_FN void run(const imx_merge_args &x, const imbrexd_watch &watch)
 
 #else
 
+static_assert(IMX_TO == IMX_DTYPE, "states and result of a whole run are of one dtype");
+
+enum { AT_ONCE = 4 }; /* units that a lane loads at once, or sources that it looks at */
+
 MERGE_FN void send_unit(imx_merge_unit *at, uint64_t data, uint64_t epoch)
 {
     uint32_t flag = (uint32_t)epoch;
     imx_vector_store_whole(at, make_uint4((uint32_t)data, flag, (uint32_t)(data >> 32), flag));
 }
 
+/* Whether what a look found has come; then its data. */
+MERGE_FN bool is_here(uint4 v, uint64_t epoch, uint64_t *data)
+{
+    *data = v.x | (uint64_t)v.z << 32;
+    return v.y == (uint32_t)epoch && v.w == (uint32_t)epoch;
+}
+
+/* Until it is here, behind the looks at what comes at once; 0: give up. */
+MERGE_FN int wait_unit(const imx_merge_args &x, const imbrexd_watch &watch,
+                       const imx_merge_unit *at, uint64_t epoch, int from)
+{
+    uint32_t flag = (uint32_t)epoch, low, high;
+    imbrexd_wait_point point = { x.plan, IMX_POINT_PART, from, -1 };
+    return imbrexd_ll_wait(&watch, &at->first, flag, point, &low) &&
+           imbrexd_ll_wait(&watch, &at->second, flag, point, &high);
+}
+
 /* Looks until it is here; 0: give up. */
 MERGE_FN int take_unit(const imx_merge_args &x, const imbrexd_watch &watch,
                        const imx_merge_unit *at, uint64_t epoch, int from, uint64_t *data)
 {
-    uint32_t flag = (uint32_t)epoch;
-    for (int looks = 0; looks < IMX_TEAM_LOOKS; looks++) {
-        uint4 v = imx_vector_load_whole(at);
-        *data = v.x | (uint64_t)v.z << 32;
-        if (v.y == flag && v.w == flag)
-            return 1;
+    for (int looks = 0; !is_here(imx_vector_load_whole(at), epoch, data); looks++) {
+        if (looks >= IMX_TEAM_LOOKS && !wait_unit(x, watch, at, epoch, from))
+            return 0;
     }
-    imbrexd_wait_point point = { x.plan, IMX_POINT_PART, from, -1 };
-    uint32_t low, high;
-    if (!imbrexd_ll_wait(&watch, &at->first, flag, point, &low) ||
-        !imbrexd_ll_wait(&watch, &at->second, flag, point, &high))
-        return 0;
-    *data = low | (uint64_t)high << 32;
     return 1;
 }
 
-/* By a warp: own state to an owner. */
+/* By a warp: own state to an owner.  All of it is on its way here before its lse is looked at. */
 MERGE_FN void send_state(const imx_merge_args &x, imx_merge_unit *to, const state &from,
                          uint64_t epoch)
 {
-    int64_t bytes = (int64_t)x.value_dim * ELEMENT;
+    int64_t bytes = (int64_t)x.value_dim * ELEMENT, units = imx_merge_units(x.value_dim, ELEMENT);
     float lse = lse_of(from);
-    for (int64_t u = lane_of(); u < imx_merge_units(x.value_dim, ELEMENT); u += 32) {
-        uint64_t data = __float_as_uint(lse);
-        if (u)
-            data = imx_merge_counts(lse)
-                       ? imx_vector_load_word(from.o + (u - 1) * 8, bytes - (u - 1) * 8)
-                       : 0;
-        send_unit(to + u, data, epoch);
+#pragma unroll 1
+    for (int64_t u = lane_of(); u < units; u += 32 * AT_ONCE) {
+        uint64_t data[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int64_t at = u + 32 * i;
+            data[i] = at && at < units
+                          ? imx_vector_load_word(from.o + (at - 1) * 8, bytes - (at - 1) * 8)
+                          : __float_as_uint(lse);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int64_t at = u + 32 * i;
+            if (at < units)
+                send_unit(to + at, !at || imx_merge_counts(lse) ? data[i] : 0, epoch);
+        }
     }
 }
 
@@ -373,6 +394,51 @@ MERGE_FN void send_all(const imx_merge_args &x, uint64_t epoch)
     }
 }
 
+/* The same unit of source i as `first` is of source 0. */
+MERGE_FN const imx_merge_unit *unit_of(const imx_merge_args &x, const imx_merge_unit *first, int i)
+{
+    return (const imx_merge_unit *)((const char *)first + i * x.part_bytes);
+}
+
+/* Looks at a unit of sources [from, from + AT_ONCE), and with the first ones at the lse of source
+ * `lane`, all at once, until all are here.  first, lse_at: those of source 0; data[j]: what this
+ * rank has itself is there.  0: give up. */
+MERGE_FN int take_units(const imx_merge_args &x, const imbrexd_watch &watch, int from,
+                        const imx_merge_unit *first, const imx_merge_unit *lse_at, uint64_t epoch,
+                        uint64_t (&data)[AT_ONCE], uint64_t &lse)
+{
+    int lane = lane_of(), last = x.sources - 1;
+    unsigned lacks = 0; /* bit j: source from + j; bit 31: the lse */
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++)
+        lacks |= first && from + j <= last && from + j != x.rank ? 1u << j : 0;
+    lacks |= lse_at && lane <= last && lane != x.rank ? 1u << 31 : 0;
+    for (int looks = 0; lacks; looks++) {
+        uint4 v[AT_ONCE + 1];
+        if (lse_at)
+            v[AT_ONCE] = imx_vector_load_whole(unit_of(x, lse_at, lane < last ? lane : last));
+        if (first) {
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                v[j] = imx_vector_load_whole(unit_of(x, first, from + j < last ? from + j : last));
+        }
+        if (lacks >> 31 && is_here(v[AT_ONCE], epoch, &lse))
+            lacks &= ~(1u << 31);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            if (lacks >> j & 1 && is_here(v[j], epoch, &data[j]))
+                lacks &= ~(1u << j);
+        }
+        if (!lacks || looks < IMX_TEAM_LOOKS)
+            continue;
+        bool lse_lacks = lacks >> 31;
+        int source = lse_lacks ? lane : from + __ffs((int)lacks) - 1;
+        if (!wait_unit(x, watch, unit_of(x, lse_lacks ? lse_at : first, source), epoch, source))
+            return 0;
+    }
+    return 1;
+}
+
 /* By a warp; 0: gave up. */
 MERGE_FN int merge_state(const imx_merge_args &x, const imbrexd_watch &watch, int at,
                          uint64_t epoch)
@@ -380,47 +446,50 @@ MERGE_FN int merge_state(const imx_merge_args &x, const imbrexd_watch &watch, in
     int lane = lane_of(), head = at % x.count;
     int64_t units = imx_merge_units(x.value_dim, ELEMENT);
     state own = own_state(x, at / x.count, x.own_first + head);
-    uint64_t data = 0;
-    int there = 1;
-    if (lane < x.sources && lane != x.rank)
-        there = take_unit(x, watch, imx_merge_part(&x, x.rank, lane, epoch) + at * units, epoch,
-                          lane, &data);
-    if (!__all_sync(ALL, there))
-        return 0;
-    float low = lane == x.rank ? lse_of(own) : __uint_as_float((uint32_t)data);
-    weights w = weigh(x, low, 0, x.sinks ? &x.sinks[x.first + head] : nullptr);
+    const imx_merge_unit *first = imx_merge_part(&x, x.rank, 0, epoch) + at * units;
+    float own_lse = lse_of(own);
+    uint64_t lse = 0;
+    weights w = { 0, 0, 0, 0, 0 };
 #pragma unroll 1
-    for (int64_t base = 1; base < units && there; base += 32) {
-        int64_t u = base + lane;
-        int e = (int)(u - 1) * IN_WORD;
+    for (int64_t base = 1; base < units; base += 32) {
+        int64_t u = base + lane, left = (int64_t)x.value_dim * ELEMENT - (u - 1) * 8;
         float sum[4] = { 0 };
 #pragma unroll 1
-        for (int i = 0; i < x.sources; i++) {
-            float weight = weight_of(w, i);
-            if (u >= units || !there)
-                continue;
-            if (i == x.rank)
-                data = weight == 0 ? 0
-                                   : imx_vector_load_word(own.o + (u - 1) * 8,
-                                                          ((int64_t)x.value_dim - e) * ELEMENT);
-            else
-                there = take_unit(x, watch, imx_merge_part(&x, x.rank, i, epoch) + at * units + u,
-                                  epoch, i, &data);
-            float of[4];
-            imx_vector_add_word(IMX_DTYPE, of, data, true);
-            if (weight == 0)
-                continue;
+        for (int from = 0; from < x.sources; from += AT_ONCE) {
+            bool is_first = base == 1 && from == 0;
+            uint64_t data[AT_ONCE];
 #pragma unroll
-            for (int j = 0; j < IN_WORD; j++)
-                sum[j] += weight * of[IMX_IS_F32 ? 2 * j : j];
+            for (int j = 0; j < AT_ONCE; j++)
+                data[j] = u < units && from + j == x.rank
+                              ? imx_vector_load_word(own.o + (u - 1) * 8, left)
+                              : 0;
+            int there = take_units(x, watch, from, u < units ? first + u : nullptr,
+                                   is_first ? first : nullptr, epoch, data, lse);
+            if (!__all_sync(ALL, there))
+                return 0;
+            if (is_first)
+                w = weigh(x, lane == x.rank ? own_lse : __uint_as_float((uint32_t)lse), 0,
+                          x.sinks ? &x.sinks[x.first + head] : nullptr);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                float weight = from + j < x.sources ? weight_of(w, from + j) : 0, of[4];
+                imx_vector_add_word(IMX_DTYPE, of, data[j], true);
+                if (weight == 0)
+                    continue;
+#pragma unroll
+                for (int i = 0; i < 4; i += 4 / IN_WORD)
+                    sum[i] += weight * of[i];
+            }
         }
-        there = __all_sync(ALL, there);
-        if (u < units && there)
-            put<IN_WORD>(x, w, at, e, sum);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum[i] *= w.share;
+        if (u < units)
+            imx_vector_store_word(result(x, at) + (u - 1) * 8,
+                                  imx_vector_round_word(IMX_DTYPE, sum), left);
     }
-    if (there)
-        put_lse(x, w, at);
-    return there;
+    put_lse(x, w, at);
+    return 1;
 }
 
 MERGE_FN void run(const imx_merge_args &x, const imbrexd_watch &watch)
