@@ -31,11 +31,9 @@ static int64_t dense_stride(const imbrex_decode_desc *d)
     return (d->page ? d->page : d->context) * (int64_t)d->kv_heads * d->head_dim;
 }
 
-/* The most of a sequence. */
 static int splits_of(const imbrex_decode_desc *d)
 {
-    int64_t splits = imx_ceil_div(d->context, imx_attend_least(d->kv_heads));
-    return (int)imx_max(1, imx_min(splits, imx_attend_splits_most(d->kv_heads)));
+    return imx_attend_splits_room(d->context, d->kv_heads);
 }
 
 static bool on_gpu(const imx_variant *variant)

@@ -9,6 +9,7 @@
 
 #include "decode_cases.h"
 #include "fake_ranks.h"
+#include "kernels/attend/args.h"
 #include "net_threads.h"
 #include "plan/plan.h"
 #include "ranks.h"
@@ -120,6 +121,25 @@ static void is_tuned(void **state)
     assert_int_equal(ranks_run(&desc, tunes, NULL), 0);
 }
 
+/* What a plan has room for is enough for any length; splits are whole tiles and cover it. */
+static void splits_have_room(void **state)
+{
+    (void)state;
+    static const int kv_heads[] = { 1, 2, 3, 4, 5, 8, 64 };
+    for (size_t i = 0; i < sizeof kv_heads / sizeof kv_heads[0]; i++) {
+        int heads = kv_heads[i], longer = 0;
+        for (int length = 0; length < 300000; length += length < 5000 ? 1 : 997) {
+            int each = imx_attend_split(length, heads), splits = imx_attend_splits(length, heads);
+            assert_in_range(splits, 1, imx_attend_splits_room(length, heads));
+            assert_int_equal(each % IMX_ATTEND_TILE, 0);
+            assert_true((int64_t)each * splits >= length && each >= longer);
+            assert_true(length == 0 || (int64_t)each * (splits - 1) < length);
+            longer = each;
+        }
+        assert_int_equal(imx_attend_splits(1 << 20, heads), imx_attend_splits_most(heads));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -132,6 +152,7 @@ int main(void)
         cmocka_unit_test(names_what_is_out_of_range),
         cmocka_unit_test(what_is_no_number_shows),
         cmocka_unit_test(is_tuned),
+        cmocka_unit_test(splits_have_room),
     };
     fake_ranks_begin();
     int failed = cmocka_run_group_tests_name("flash_decode", tests, NULL, NULL);

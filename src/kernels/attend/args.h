@@ -37,10 +37,11 @@
 #include "imbrex_device.h"
 
 enum {
-    IMX_ATTEND_SPLITS = 128, /* of a sequence, at most */
-    IMX_ATTEND_TILE = 64,    /* tokens whose scores are weighed together */
-    IMX_ATTEND_ROWS = 16,    /* of q for one head of the cache, that a block takes at once, */
-    IMX_ATTEND_ROWS_MLA = 64 /* and of MLA */
+    IMX_ATTEND_SPLITS = 128,  /* of a sequence, at most */
+    IMX_ATTEND_TILE = 64,     /* tokens whose scores are weighed together */
+    IMX_ATTEND_ROWS = 16,     /* of q for one head of the cache, that a block takes at once, */
+    IMX_ATTEND_ROWS_WIDE = 8, /* where head_dim is 256: their sums fill its registers, */
+    IMX_ATTEND_ROWS_MLA = 64  /* and of MLA */
 };
 
 typedef struct imx_attend_args {
@@ -61,27 +62,31 @@ typedef struct imx_attend_args {
     uint32_t *counts; /* [imx_attend_counts] splits that have ended; 0 between launches */
 } imx_attend_args;
 
-/* Splits of a sequence at most, and tokens of one at least: where the cache has few heads, several
- * blocks are to have work all the same. */
+/* Splits of a sequence at most: where the cache has few heads, several blocks are to have work all
+ * the same. */
 IMX_TEAM_FN int imx_attend_splits_most(int kv_heads)
 {
     return kv_heads <= 2 ? IMX_ATTEND_SPLITS : kv_heads <= 4 ? 64 : 32;
 }
 
-IMX_TEAM_FN int imx_attend_least(int kv_heads)
+/* Tokens that a split has until a sequence has as many splits as it may. */
+IMX_TEAM_FN int imx_attend_wanted(int kv_heads)
 {
-    return kv_heads <= 2 ? 128 : kv_heads <= 4 ? 256 : 512;
+    return (32 << 10) / imx_attend_splits_most(kv_heads);
 }
 
-/* Tokens of a split of a sequence that has so many here: twice as many as at least where there
- * would be more than eight. */
+/* Tokens of a split of a sequence that has so many here: an eighth of the most splits while these
+ * have fewer tokens than is wanted, then more splits, then longer ones; whole tiles, and two of
+ * them at least. */
 IMX_TEAM_FN int imx_attend_split(int length, int kv_heads)
 {
-    int most = imx_attend_splits_most(kv_heads), least = imx_attend_least(kv_heads);
-    int each = (int)(((unsigned)length + (unsigned)most - 1) / (unsigned)most);
-    least = length >= 16 * least ? 2 * least : least;
+    int most = imx_attend_splits_most(kv_heads), wanted = imx_attend_wanted(kv_heads);
+    int few = length < wanted * (most / 8) ? most / 8 : most;
+    int each = (int)(((unsigned)length + (unsigned)few - 1) / (unsigned)few);
     each = (each + IMX_ATTEND_TILE - 1) / IMX_ATTEND_TILE * IMX_ATTEND_TILE;
-    return each > least ? each : least;
+    if (few == most && each < wanted)
+        each = wanted;
+    return each > 2 * IMX_ATTEND_TILE ? each : 2 * IMX_ATTEND_TILE;
 }
 
 /* Its splits: one at least, which may have no tokens. */
@@ -91,9 +96,19 @@ IMX_TEAM_FN int imx_attend_splits(int length, int kv_heads)
     return length <= each ? 1 : (int)(((unsigned)length + (unsigned)each - 1) / (unsigned)each);
 }
 
+/* The most splits of a sequence that has up to so many tokens. */
+IMX_TEAM_FN int imx_attend_splits_room(int64_t context, int kv_heads)
+{
+    int most = imx_attend_splits_most(kv_heads), wanted = imx_attend_wanted(kv_heads);
+    int64_t splits = (context + wanted - 1) / wanted;
+    return splits < most / 8 ? most / 8 : splits < most ? (int)splits : most;
+}
+
 IMX_TEAM_FN int imx_attend_rows(const imx_attend_args *args)
 {
-    return args->head_dim == args->value_dim ? IMX_ATTEND_ROWS : IMX_ATTEND_ROWS_MLA;
+    if (args->head_dim != args->value_dim)
+        return IMX_ATTEND_ROWS_MLA;
+    return args->head_dim > 128 ? IMX_ATTEND_ROWS_WIDE : IMX_ATTEND_ROWS;
 }
 
 /* Pieces of so many rows that a sequence has for a head of the cache, and the counts of so

@@ -26,13 +26,13 @@ static form heads_form(const imx_attend_args *args)
 {
     enum { WARPS = 4, TOKENS = 16 };
     size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
-    int rows = args->queries * (args->heads / args->kv_heads) <= 8 ? 8 : IMX_ATTEND_ROWS;
+    int all = args->queries * (args->heads / args->kv_heads);
+    int rows = all <= 8 ? 8 : imx_attend_rows(args);
     return (form){
         .threads = WARPS * 32,
         .rows = rows,
         .stage_bytes = WARPS * TOKENS * 2 * dim * element,
-        .other_bytes = (WARPS - 1) * (size_t)rows * (dim + 8) * sizeof(float),
-        .declared = 4 << 10,
+        .declared = 5 << 10,
     };
 }
 
@@ -50,10 +50,11 @@ static form mla_form(const imx_attend_args *args)
     return f;
 }
 
-/* stages 0: plain arithmetic. */
+/* stages 0: plain arithmetic.  Of two blocks of an SM, as many bytes are to be under way as its
+ * memory needs to be busy: with more of them it is slower. */
 static form choose(const imx_attend_args *args, const imx_cuda_target *target)
 {
-    enum { STAGES_LEAST = 2, STAGES_WANTED = 3, STAGES_MOST = 6 };
+    enum { STAGES_LEAST = 2, STAGES_MOST = 6, UNDER_WAY = 64 << 10 };
     bool mla = args->head_dim != args->value_dim;
     form f = { .threads = PLAIN_THREADS, .rows = 1, .beside = 1 };
     bool eight = args->cache == IMBREX_E4M3 && !mla && target->arch >= 90; /* who can widen them */
@@ -61,11 +62,13 @@ static form choose(const imx_attend_args *args, const imx_cuda_target *target)
         return f;
     form tensor = mla ? mla_form(args) : heads_form(args);
     size_t half = (target->shared_bytes_most + BLOCK_BYTES) / 2 - BLOCK_BYTES;
-    size_t stages = room_for(&tensor, half);
-    tensor.beside = !mla && stages >= STAGES_WANTED ? 2 : 1;
-    if (tensor.beside == 1)
+    size_t stages = room_for(&tensor, half), most = STAGES_MOST;
+    tensor.beside = !mla && stages >= STAGES_LEAST ? 2 : 1;
+    if (tensor.beside == 2)
+        most = 1 + (UNDER_WAY / 2 + tensor.stage_bytes - 1) / tensor.stage_bytes;
+    else
         stages = room_for(&tensor, target->shared_bytes_most);
-    tensor.stages = stages < STAGES_MOST ? (int)stages : STAGES_MOST;
+    tensor.stages = stages < most ? (int)stages : (int)most;
     return stages >= STAGES_LEAST ? tensor : f;
 }
 

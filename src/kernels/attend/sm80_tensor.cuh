@@ -3,10 +3,14 @@
  *     tokens of a split   | warp 0: 16 | warp 1: 16 | warp 2 | warp 3 | warp 0: 16 | ...
  *     of a warp           a ring of IMX_STAGES tiles: | k [16, IMX_DIM] | v [16, IMX_DIM] |
  *
- * Each warp loads its own tokens and weighs them for itself, and goes on into the next split
- * without a pause: its loads are ahead of its products by a ring.  Of each split the first warps
- * leave their sums in shared memory; the last one adds all of them, in their order, and counts.
- * What is complete then is added up over splits by all warps at the block's end. */
+ * Tokens, and numbers of v, are the 16 rows of a fragment, and rows of q its eight columns:
+ *
+ *     scores [tokens, rows] = k q^T          sums [numbers of v, rows] += v^T weights
+ *
+ * Each warp loads its own tokens and weighs them for itself, and its loads go on into the next
+ * split without a pause.  At a split's end the tile that was weighed last gives its place to the
+ * warp's sums; all warps add them, in the warps' order, and the last one counts.  What is complete
+ * then is added up over splits by all warps at the block's end. */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
@@ -15,39 +19,29 @@
 enum {
     TOKENS = 16, /* of a warp's tile */
     STEP = TOKENS * WARPS,
-    HALVES = IMX_ROWS / 8,           /* of a fragment's rows, that are used */
+    EIGHTS = IMX_ROWS / 8,           /* of rows */
     HALF_BYTES = TOKENS * ROW_BYTES, /* k, or v */
     STAGE_BYTES = 2 * HALF_BYTES,
-    RING_BYTES = IMX_STAGES * STAGE_BYTES, /* of a warp */
-    SUM_PITCH = IMX_DIM + 8,               /* floats of a row of the sums that a warp leaves */
-    COLUMNS = IMX_DIM / 8,                 /* of a fragment of the sums over v */
-    KEEPS_Q = IMX_DIM <= 128,              /* in registers */
+    RING_BYTES = IMX_STAGES * STAGE_BYTES,                            /* of a warp */
+    SIXTEENS = IMX_DIM / 16,                                          /* of v's numbers */
+    KEEPS_Q = IMX_DIM * EIGHTS <= (__CUDA_ARCH__ >= 900 ? 256 : 128), /* in registers, */
+    EARLY_Q = IMX_DIM * EIGHTS <= 128, /* the next split's beside the sums of the one before */
     PENDING = 32,
-    LAST = WARPS - 1
+    LAST = WARPS - 1,
+    /* Rows whose sums a warp leaves at once: a tile has room for so many. */
+    ROWS_LEFT = STAGE_BYTES / (IMX_DIM * 4) < IMX_ROWS ? STAGE_BYTES / (IMX_DIM * 4) : IMX_ROWS
 };
-static_assert(WARPS == 4 && HALVES * 8 == IMX_ROWS && HALVES <= 2 && IMX_DIM == IMX_VALUES,
+static_assert(WARPS == 4 && EIGHTS * 8 == IMX_ROWS && EIGHTS <= 2 && IMX_DIM == IMX_VALUES &&
+                  ROWS_LEFT % 8 == 0,
               "four warps, of a fragment each");
 
 /* What warps tell each other. */
 struct heads_room {
     int from[WARPS][IMX_ROWS], to[WARPS][IMX_ROWS]; /* tokens that a row sees, by each for itself */
-    float2 weights[LAST][IMX_ROWS];                 /* largest score, sum of weights */
+    float2 weights[WARPS][IMX_ROWS];                /* largest score, sum of weights */
     work pending[PENDING];                          /* whose last split this block has ended */
     int pending_count;
 };
-
-/* Numbers of barriers: sums are there; they have been read. */
-enum { FULL = 1, FREE };
-
-ATTEND_FN void meet(int barrier)
-{
-    asm volatile("bar.sync %0, %1;" : : "r"(barrier), "n"(IMX_THREADS) : "memory");
-}
-
-ATTEND_FN void pass(int barrier)
-{
-    asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "n"(IMX_THREADS) : "memory");
-}
 
 /* ---- which tokens ---------------------------------------------------------------------------- */
 
@@ -188,7 +182,11 @@ enum { IN_A_ROW = EIGHT ? 4 : 2 };
 
 /* Rows g and g + 8, from this lane's first number on; NULL: there is no such row. */
 struct queries {
-    const uint16_t *row[HALVES];
+    const uint16_t *row[EIGHTS];
+};
+
+struct q_step {
+    uint32_t b[EIGHTS][2];
 };
 
 ATTEND_FN queries queries_of(const imx_attend_args &x, const work &w)
@@ -196,9 +194,9 @@ ATTEND_FN queries queries_of(const imx_attend_args &x, const work &w)
     queries q;
     int lane = (int)threadIdx.x % LANES;
 #pragma unroll
-    for (int r = 0; r < HALVES; r++) {
-        int row = lane / 4 + 8 * r;
-        q.row[r] = row < rows_of(x, w)
+    for (int n = 0; n < EIGHTS; n++) {
+        int row = lane / 4 + 8 * n;
+        q.row[n] = row < rows_of(x, w)
                        ? (const uint16_t *)x.q + state_of(x, w, row) * IMX_DIM + lane % 4 * IN_A_ROW
                        : NULL;
     }
@@ -215,182 +213,186 @@ ATTEND_FN uint32_t load_two(const uint16_t *at)
     return two;
 }
 
-ATTEND_FN void load_q_step(uint32_t (&to)[4], const queries &q, int step)
+ATTEND_FN void load_q_step(q_step *to, const queries &q, int step)
 {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint16_t *row = i % 2 < HALVES ? q.row[i % 2 < HALVES ? i % 2 : 0] : NULL;
-        to[i] = row ? load_two(row + step * 16 + i / 2 * (EIGHT ? 2 : 8)) : 0;
+    for (int n = 0; n < EIGHTS; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            to->b[n][i] = q.row[n] ? load_two(q.row[n] + step * 16 + i * (EIGHT ? 2 : 8)) : 0;
     }
 }
 
 /* ---- a warp's tokens ------------------------------------------------------------------------- */
 
-/* Of rows g and g + 8. */
+/* Of rows 2 t, to which c[0] and c[2] of a fragment belong, and 2 t + 1 of each eight. */
 struct lane_sums {
-    float most[HALVES], sum[HALVES]; /* sum: of this lane's tokens */
-    float of[COLUMNS][4];
+    float most[EIGHTS][2], sum[EIGHTS][2]; /* sum: of tokens g and g + 8 */
+    float of[SIXTEENS][EIGHTS][4];
 };
 
-/* Of a step of k: for tokens 0 up to 8, and 8 up to 16.  Loaded are two steps. */
-struct k_step {
-    uint32_t b[2][2];
-};
-
-ATTEND_FN void load_k(uint32_t tile, int step, k_step (&to)[2])
+ATTEND_FN int row_of(int eight, int i)
 {
-    int lane = (int)threadIdx.x % LANES;
-    uint32_t m[4];
+    return eight * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+}
+
+/* The number of v that c[i] of a fragment is of. */
+ATTEND_FN int value_of(int sixteen, int i)
+{
+    int g = (int)threadIdx.x % LANES / 4;
+    return sixteen * 16 + (EIGHT ? g * 2 + i / 2 : g + i / 2 * 8);
+}
+
+/* Two steps of k. */
+ATTEND_FN void load_k(uint32_t tile, int step, uint32_t (&a)[2][4])
+{
+    int row = (int)threadIdx.x % 16, half = (int)threadIdx.x % LANES / 16;
+    uint32_t row_at = tile + (uint32_t)(row * ROW_BYTES), unit = lane_unit(row, half);
 #if IMX_EIGHT
-    const int row = lane % 16, half = lane / 16;
-    load_matrices(m, further(tile + row * ROW_BYTES, lane_unit(row, half), step));
+    uint32_t m[4];
+    load_matrices(m, further(row_at, unit, step));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        to[i / 2].b[i % 2][0] = widen(m[i]);
-        to[i / 2].b[i % 2][1] = widen(m[i] >> 16);
+        a[i / 2][i % 2] = widen(m[i]);
+        a[i / 2][i % 2 + 2] = widen(m[i] >> 16);
     }
 #else
-    const int row = lane / 16 * 8 + lane % 8, half = lane / 8 % 2;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        load_matrices(m, further(tile + row * ROW_BYTES, lane_unit(row, half), 2 * (step + j)));
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            to[j].b[i / 2][i % 2] = m[i];
-    }
+    load_matrices(a[0], further(row_at, unit, 2 * step));
+    load_matrices(a[1], further(row_at, unit, 2 * step + 2));
 #endif
 }
 
-/* score[n]: of tokens 8 n up to 8 n + 8.  In two sums, as each product waits for the one before. */
-ATTEND_FN void multiply_k(uint32_t tile, const queries &q, const uint32_t (&kept)[K_STEPS][4],
-                          float (&score)[2][4])
+/* In two sums, as each product waits for the one before. */
+ATTEND_FN void multiply_k(uint32_t tile, const queries &q, const q_step (&kept)[K_STEPS],
+                          float (&score)[EIGHTS][4])
 {
-    float other[2][4] = {};
-#pragma unroll(KEEPS_Q ? K_STEPS : 2)
+    float other[EIGHTS][4] = {};
+#pragma unroll(KEEPS_Q ? K_STEPS : 1)
     for (int step = 0; step < K_STEPS; step += 2) {
-        k_step k[2];
-        load_k(tile, step, k);
+        uint32_t a[2][4];
+        load_k(tile, step, a);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint32_t a[4];
-            if (!KEEPS_Q)
-                load_q_step(a, q, step + i);
+            q_step now;
+            if (KEEPS_Q)
+                now = kept[step + i];
+            else
+                load_q_step(&now, q, step + i);
 #pragma unroll
-            for (int n = 0; n < 2; n++) {
-                float(&sum)[4] = i ? other[n] : score[n];
-                if (KEEPS_Q)
-                    multiply(sum, kept[step + i], k[i].b[n][0], k[i].b[n][1]);
-                else
-                    multiply(sum, a, k[i].b[n][0], k[i].b[n][1]);
-            }
+            for (int n = 0; n < EIGHTS; n++)
+                multiply(i ? other[n] : score[n], a[i], now.b[n][0], now.b[n][1]);
         }
     }
 #pragma unroll
-    for (int i = 0; i < 2 * HALVES; i++) {
-        score[0][i] += other[0][i];
-        score[1][i] += other[1][i];
-    }
+    for (int i = 0; i < 4 * EIGHTS; i++)
+        score[i / 4][i % 4] += other[i / 4][i % 4];
 }
 
 /* Products become scores; first: the tile's first token. */
 ATTEND_FN void see(const imx_attend_args &x, const heads_room *room, float scale, int first,
-                   bool whole, float (&score)[2][4])
+                   bool whole, float (&score)[EIGHTS][4])
 {
-    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, t = first + lane % 4 * 2;
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
     if (x.soft_cap > 0) {
 #pragma unroll
-        for (int i = 0; i < 4 * HALVES; i++) {
-            float *of = &score[i % 2][i / 2];
+        for (int i = 0; i < 4 * EIGHTS; i++) {
+            float *of = &score[i / 4][i % 4];
             *of = x.soft_cap * tanhf(__fdividef(*of * scale, x.soft_cap)) * LOG2E;
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < 4 * HALVES; i++)
-            score[i % 2][i / 2] *= scale * LOG2E;
+        for (int i = 0; i < 4 * EIGHTS; i++)
+            score[i / 4][i % 4] *= scale * LOG2E;
     }
     if (whole)
         return;
 #pragma unroll
-    for (int i = 0; i < 2 * HALVES; i++) {
-        int row = lane / 4 + i / 2 * 8, from = room->from[warp][row], to = room->to[warp][row];
+    for (int i = 0; i < 4 * EIGHTS; i++) {
+        int row = row_of(i / 4, i), at = first + lane / 4 + i % 4 / 2 * 8;
+        bool seen = at >= room->from[warp][row] && at < room->to[warp][row];
+        score[i / 4][i % 4] = seen ? score[i / 4][i % 4] : NONE;
+    }
+}
+
+/* The largest scores grow to these or stay: what there is so far is made smaller by that. */
+ATTEND_FN void grow(lane_sums *s, float (&most)[EIGHTS][2])
+{
+    float by[EIGHTS][2];
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            int at = t + n * 8 + i % 2;
-            score[n][i] = at >= from && at < to ? score[n][i] : NONE;
-        }
+    for (int i = 0; i < 2 * EIGHTS; i++) {
+        float *own = &s->most[i / 2][i % 2], now = most[i / 2][i % 2];
+#pragma unroll
+        for (int step = 4; step < LANES; step *= 2)
+            now = fmaxf(now, __shfl_xor_sync(ALL, now, step));
+        now = fmaxf(now, *own);
+        by[i / 2][i % 2] = weight(*own, now);
+        s->sum[i / 2][i % 2] *= by[i / 2][i % 2];
+        *own = now;
+    }
+#pragma unroll
+    for (int m = 0; m < SIXTEENS; m++) {
+#pragma unroll
+        for (int i = 0; i < 4 * EIGHTS; i++)
+            s->of[m][i / 4][i % 4] *= by[i / 4][i % 2];
     }
 }
 
 /* Scores become weights. */
-ATTEND_FN void weigh(lane_sums *s, float (&score)[2][4])
+ATTEND_FN void weigh(lane_sums *s, float (&score)[EIGHTS][4])
 {
+    float most[EIGHTS][2];
     bool grows = false;
-    float by[HALVES];
 #pragma unroll
-    for (int r = 0; r < HALVES; r++) {
-        float most = fmaxf(fmaxf(score[0][2 * r], score[0][2 * r + 1]),
-                           fmaxf(score[1][2 * r], score[1][2 * r + 1]));
-        most = fmaxf(most, __shfl_xor_sync(ALL, most, 1));
-        most = fmaxf(s->most[r], fmaxf(most, __shfl_xor_sync(ALL, most, 2)));
-        by[r] = most == s->most[r] ? 1 : weight(s->most[r], most);
-        grows |= by[r] != 1;
-        s->most[r] = most;
-        s->sum[r] *= by[r];
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-#pragma unroll
-            for (int i = 2 * r; i < 2 * r + 2; i++) {
-                score[n][i] = weight(score[n][i], most);
-                s->sum[r] += score[n][i];
-            }
-        }
+    for (int i = 0; i < 2 * EIGHTS; i++) {
+        most[i / 2][i % 2] = fmaxf(score[i / 2][i % 2], score[i / 2][i % 2 + 2]);
+        grows |= most[i / 2][i % 2] > s->most[i / 2][i % 2];
     }
-    if (__any_sync(ALL, grows)) {
+    if (__any_sync(ALL, grows))
+        grow(s, most);
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-#pragma unroll
-            for (int r = 0; r < HALVES; r++) {
-                s->of[i][2 * r] *= by[r];
-                s->of[i][2 * r + 1] *= by[r];
-            }
-        }
+    for (int i = 0; i < 4 * EIGHTS; i++) {
+        float *of = &score[i / 4][i % 4];
+        *of = weight(*of, s->most[i / 4][i % 2]);
+        s->sum[i / 4][i % 2] += *of;
     }
 }
 
-ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums *s)
+/* Two fragments of v, its numbers as rows. */
+ATTEND_FN void load_v(uint32_t tile, int sixteen, uint32_t (&a)[2][4])
 {
-    int row = (int)threadIdx.x % 16, half = (int)threadIdx.x % LANES / 16;
-    uint32_t row_at = tile + (uint32_t)(row * ROW_BYTES), unit = lane_unit(row, half);
-    uint32_t a[4] = { 0, 0, 0, 0 };
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (i % 2 < HALVES)
-            a[i] = imx_vector_word(IMX_DTYPE, weights[i / 2][i % 2 * 2],
-                                   weights[i / 2][i % 2 * 2 + 1]);
-    }
+    int lane = (int)threadIdx.x % LANES;
 #if IMX_EIGHT
+    const int row = lane % 16, half = lane / 16;
+    uint32_t m[4]; /* of two tokens, two numbers each */
+    load_matrices_turned(m, further(tile + row * ROW_BYTES, lane_unit(row, half), sixteen));
 #pragma unroll
-    for (int i = 0; i < UNITS; i += 2) {
-        uint32_t m[4];
-        load_matrices_turned(m, further(row_at, unit, i));
-#pragma unroll
-        for (int j = 0; j < 2; j++) { /* words are two tokens of two numbers each */
-            uint32_t even[2], odd[2];
-            part_words(m[2 * j], even[0], odd[0]);
-            part_words(m[2 * j + 1], even[1], odd[1]);
-            multiply(s->of[2 * (i + j)], a, even[0], even[1]);
-            multiply(s->of[2 * (i + j) + 1], a, odd[0], odd[1]);
-        }
-    }
+    for (int i = 0; i < 4; i++)
+        part_words(m[i], a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
 #else
+    const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) {
-        uint32_t b[4];
-        load_matrices_turned(b, further(row_at, unit, 2 * i));
-        multiply(s->of[2 * i], a, b[0], b[1]);
-        multiply(s->of[2 * i + 1], a, b[2], b[3]);
-    }
+    for (int i = 0; i < 2; i++)
+        load_matrices_turned(
+            a[i], further(tile + row * ROW_BYTES, lane_unit(row, half), 2 * (sixteen + i)));
 #endif
+}
+
+ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[EIGHTS][4], lane_sums *s)
+{
+    uint32_t b[EIGHTS][2];
+#pragma unroll
+    for (int i = 0; i < 2 * EIGHTS; i++)
+        b[i / 2][i % 2] = turn(
+            imx_vector_word(IMX_DTYPE, weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]));
+#pragma unroll
+    for (int m = 0; m < SIXTEENS; m += 2) {
+        uint32_t a[2][4];
+        load_v(tile, m, a);
+#pragma unroll
+        for (int i = 0; i < 2 * EIGHTS; i++)
+            multiply(s->of[m + i / EIGHTS][i % EIGHTS], a[i / EIGHTS], b[i % EIGHTS][0],
+                     b[i % EIGHTS][1]);
+    }
 }
 
 /* ---- four warps' ----------------------------------------------------------------------------- */
@@ -398,91 +400,111 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[2][4], lane_sums
 ATTEND_FN void add_lanes(lane_sums *s)
 {
 #pragma unroll
-    for (int r = 0; r < HALVES; r++) {
-        s->sum[r] += __shfl_xor_sync(ALL, s->sum[r], 1);
-        s->sum[r] += __shfl_xor_sync(ALL, s->sum[r], 2);
+    for (int i = 0; i < 2 * EIGHTS; i++) {
+#pragma unroll
+        for (int step = 4; step < LANES; step *= 2)
+            s->sum[i / 2][i % 2] += __shfl_xor_sync(ALL, s->sum[i / 2][i % 2], step);
     }
 }
 
-/* The first warps: to the last one. */
-ATTEND_FN void leave(const lane_sums &s, heads_room *room, float *sums)
+/* Where a warp leaves a row's numbers: those that its lanes have at once lie in different banks. */
+ATTEND_FN float *left_at(float *sums, int row, int value)
+{
+    return sums + row % ROWS_LEFT * IMX_DIM + (value ^ row / 2 % 4 * 8);
+}
+
+/* A warp's sums of ROWS_LEFT rows from `first` on. */
+ATTEND_FN void leave(const lane_sums &s, int first, float *sums, heads_room *room)
 {
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
 #pragma unroll
-    for (int r = 0; r < HALVES; r++) {
-        int row = lane / 4 + 8 * r;
-        float *to = sums + (warp * IMX_ROWS + row) * SUM_PITCH + lane % 4 * 2;
+    for (int i = 0; i < 4 * EIGHTS; i++) {
+        if (i / 4 * 8 < first || i / 4 * 8 >= first + ROWS_LEFT)
+            continue;
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i++)
-            *(float2 *)(to + i * 8) = make_float2(s.of[i][2 * r], s.of[i][2 * r + 1]);
-        if (lane % 4 == 0)
-            room->weights[warp][row] = make_float2(s.most[r], s.sum[r]);
+        for (int m = 0; m < SIXTEENS; m++)
+            *left_at(sums, row_of(i / 4, i), value_of(m, i % 4)) = s.of[m][i / 4][i % 4];
+        if (i % 4 < 2 && lane < 4)
+            room->weights[warp][row_of(i / 4, i)] =
+                make_float2(s.most[i / 4][i % 2], s.sum[i / 4][i % 2]);
     }
 }
 
-/* The last warp: all sums of row g + 8 r, in the warps' order. */
-ATTEND_FN void put_row_sums(const imx_attend_args &x, const work &w, const lane_sums &s, int r,
-                            const heads_room *room, const float *sums)
+/* All threads: what the warps have left of those rows, in their order, to the split's part. */
+ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, float *sums,
+                        const heads_room *room)
 {
-    int lane = (int)threadIdx.x % LANES, row = lane / 4 + 8 * r;
-    float most = s.most[r], sum = 0, by[WARPS];
-    if (row >= rows_of(x, w))
-        return;
+    const int fours = IMX_DIM / 4; /* of a row */
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < ROWS_LEFT * fours; i += IMX_THREADS) {
+        int row = first + i / fours, value = i % fours * 4;
+        float most = NONE, sum = 0;
+        float4 all = make_float4(0, 0, 0, 0);
+        if (row >= rows_of(x, w))
+            continue;
 #pragma unroll
-    for (int i = 0; i < LAST; i++)
-        most = fmaxf(most, room->weights[i][row].x);
-#pragma unroll
-    for (int i = 0; i < WARPS; i++) {
-        float2 one = i < LAST ? room->weights[i][row] : make_float2(s.most[r], s.sum[r]);
-        by[i] = weight(one.x, most);
-        sum += one.y * by[i];
-    }
-    int64_t state = state_of(x, w, row);
-    float *part = part_of(x, state, w.split) + lane % 4 * IN_A_ROW;
-    const float *from = sums + row * SUM_PITCH + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        float2 all = make_float2(0, 0);
+        for (int j = 0; j < WARPS; j++)
+            most = fmaxf(most, room->weights[j][row].x);
 #pragma unroll
         for (int j = 0; j < WARPS; j++) {
-            float2 one = j < LAST ? *(const float2 *)(from + j * IMX_ROWS * SUM_PITCH + i * 8)
-                                  : make_float2(s.of[i][2 * r], s.of[i][2 * r + 1]);
-            all.x += one.x * by[j];
-            all.y += one.y * by[j];
+            float2 one = room->weights[j][row];
+            float by = weight(one.x, most);
+            float4 of = *(const float4 *)left_at(sums + j * (RING_BYTES / 4), row, value);
+            sum += one.y * by;
+            all.x += of.x * by;
+            all.y += of.y * by;
+            all.z += of.z * by;
+            all.w += of.w * by;
         }
-        if (EIGHT) {
-            part[i / 2 * 16 + i % 2] = all.x;
-            part[i / 2 * 16 + i % 2 + 2] = all.y;
-        } else {
-            *(float2 *)(part + i * 8) = all;
-        }
+        int64_t state = state_of(x, w, row);
+        *(float4 *)(part_of(x, state, w.split) + value) = all;
+        if (value == 0)
+            *(float2 *)weight_of(x, state, w.split) = make_float2(most, sum);
     }
-    if (lane % 4 == 0)
-        *(float2 *)weight_of(x, state, w.split) = make_float2(most, sum);
 }
 
-/* The last warp, when its lanes have stored: notes what it has ended, or adds it up at once if
- * there is no room. */
+/* The last warp, when all threads have stored. */
 ATTEND_FN void count_split(const imx_attend_args &x, const work &w, heads_room *room)
 {
-    int ended = 0;
-    __syncwarp();
-    if (threadIdx.x % LANES == 0)
-        ended = has_ended(x, w);
-    if (!__shfl_sync(ALL, ended, 0))
-        return;
-    int at = room->pending_count;
-    if (at == PENDING) {
-        for (int row = 0; row < rows_of(x, w); row++)
-            add_row(x, w, row);
-        return;
+    if (threadIdx.x % LANES == 0 && has_ended(x, w)) {
+        room->pending[room->pending_count] = w;
+        room->pending_count++;
     }
     __syncwarp();
-    if (threadIdx.x % LANES == 0) {
-        room->pending[at] = w;
-        room->pending_count = at + 1;
+}
+
+/* All threads: adds up what this block has ended. */
+ATTEND_FN void add_pending(const imx_attend_args &x, heads_room *room)
+{
+    for (int i = 0; i < room->pending_count; i++)
+        for (int row = (int)threadIdx.x / LANES; row < rows_of(x, room->pending[i]); row += WARPS)
+            add_row(x, room->pending[i], row);
+    __syncthreads();
+    if (threadIdx.x == LAST * LANES)
+        room->pending_count = 0;
+}
+
+/* All threads, when they have weighed their tokens of w; free: the first warp's tile that is to be
+ * loaded next. */
+ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, float *free,
+                         heads_room *room)
+{
+    int warp = (int)threadIdx.x / LANES;
+    add_lanes(own);
+#pragma unroll
+    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
+        if (first)
+            __syncthreads();
+        leave(*own, first, free + warp * (RING_BYTES / 4), room);
+        __syncthreads();
+        put_sums(x, w, first, free, room);
     }
-    __syncwarp();
+    bool full = room->pending_count == PENDING; /* it grows behind this barrier alone */
+    __syncthreads();
+    if (full)
+        add_pending(x, room);
+    if (warp == LAST)
+        count_split(x, w, room);
 }
 
 /* ---- splits ---------------------------------------------------------------------------------- */
@@ -493,13 +515,26 @@ ATTEND_FN int after(int stage)
     return stage + 1 == IMX_STAGES ? 0 : stage + 1;
 }
 
+/* Which tokens an item has, and its q. */
+ATTEND_FN void begin_split(const imx_attend_args &x, const items &all, int item, work *w,
+                           queries *q, q_step (&kept)[K_STEPS])
+{
+    *w = narrowed(x, work_of(x, all.first, all.upto, item));
+    *q = queries_of(x, *w);
+    if (KEEPS_Q) {
+#pragma unroll
+        for (int step = 0; step < K_STEPS; step++)
+            load_q_step(&kept[step], *q, step);
+    }
+}
+
 /* All threads: a block's items of a chunk. */
 ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
 {
     __shared__ heads_room room;
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
-    uint32_t ring = (uint32_t)__cvta_generic_to_shared(imx_attend_shared) + warp * RING_BYTES;
-    float *sums = (float *)((char *)imx_attend_shared + WARPS * RING_BYTES);
+    char *rings = (char *)imx_attend_shared;
+    uint32_t ring = (uint32_t)__cvta_generic_to_shared(rings) + warp * RING_BYTES;
     const uintptr_t places =
         (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
     const bool all_see = !x.hidden && !x.visible;
@@ -514,29 +549,25 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
     for (int i = 0; i < IMX_STAGES - 1; i++)
         load_tile(x, watch, all, &l, ring + (uint32_t)(i * STAGE_BYTES));
     int into = IMX_STAGES - 1;
-    for (int item = all.next; item < all.end; item += (int)gridDim.x) {
-        const work w = narrowed(x, work_of(x, all.first, all.upto, item));
-        const queries q = queries_of(x, w);
+    work w = {};
+    queries q = {};
+    q_step kept[K_STEPS];
+    int item = all.next;
+    if (item < all.end)
+        begin_split(x, all, item, &w, &q, kept);
+    while (item < all.end) {
         lane_sums own = {};
-        uint32_t kept[K_STEPS][4];
         if (lane < IMX_ROWS)
             look(x, w, lane, &room.from[warp][lane], &room.to[warp][lane]);
 #pragma unroll
-        for (int r = 0; r < HALVES; r++)
-            own.most[r] = NONE;
-        if (KEEPS_Q) {
-#pragma unroll
-            for (int step = 0; step < K_STEPS; step++)
-                load_q_step(kept[step], q, step);
-        }
-        if (warp == LAST && item != all.next)
-            pass(FREE);
+        for (int i = 0; i < 2 * EIGHTS; i++)
+            own.most[i / 2][i % 2] = NONE;
         for (int first = w.first + warp * TOKENS, i = steps_of(w); i; i--, first += STEP) {
             wait_stage();
             __syncwarp();
             load_tile(x, watch, all, &l, ring + (uint32_t)(into * STAGE_BYTES));
             uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
-            float score[2][4] = {};
+            float score[EIGHTS][4] = {};
             multiply_k(tile, q, kept, score);
             see(x, &room, scale, first, all_see && first + TOKENS <= w.end, score);
             weigh(&own, score);
@@ -544,24 +575,16 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
             stage = after(stage);
             into = after(into);
         }
-        add_lanes(&own);
-        if (warp < LAST) {
-            if (item != all.next)
-                meet(FREE);
-            leave(own, &room, sums);
-            pass(FULL);
-            continue;
-        }
-        meet(FULL);
-#pragma unroll
-        for (int r = 0; r < HALVES; r++)
-            put_row_sums(x, w, own, r, &room, sums);
-        count_split(x, w, &room);
+        const work ended = w;
+        item += (int)gridDim.x;
+        if (EARLY_Q && item < all.end)
+            begin_split(x, all, item, &w, &q, kept);
+        end_split(x, ended, &own, (float *)(rings + into * STAGE_BYTES), &room);
+        if (!EARLY_Q && item < all.end)
+            begin_split(x, all, item, &w, &q, kept);
     }
     __syncthreads();
-    for (int i = 0; i < room.pending_count; i++)
-        for (int row = warp; row < rows_of(x, room.pending[i]); row += WARPS)
-            add_row(x, room.pending[i], row);
+    add_pending(x, &room);
 }
 
 #endif /* IMX_ATTEND_SM80_TENSOR_CUH */

@@ -34,6 +34,14 @@ ATTEND_FN void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* A matrix of 8 x 8 numbers of which a lane has two of a row: two of a column. */
+ATTEND_FN uint32_t turn(uint32_t two)
+{
+    uint32_t turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(two));
+    return turned;
+}
+
 ATTEND_FN int swizzle(int row)
 {
     return UNITS < 8 ? row / 2 & 3 : row & 7;
