@@ -205,9 +205,8 @@ def check_no_gradient():
         "scaled_mm_rs": lambda: it.scaled_mm_rs(a, b, s, leaf(t)),
         "scaled_mm_ar": lambda: it.scaled_mm_ar(a, b, leaf(s), t),
         "merge_states": lambda: it.merge_states(leaf(o), lse)[0],
-        "flash_decode": lambda: it.flash_decode(o, leaf(cache), cache, lengths)[0]}
-    if DEVICE == "cpu":
-        calls["ag_scaled_moe"] = lambda: it.ag_scaled_moe(x, w, leaf(u), v, ids)[0]
+        "flash_decode": lambda: it.flash_decode(o, leaf(cache), cache, lengths)[0],
+        "ag_scaled_moe": lambda: it.ag_scaled_moe(x, w, leaf(u), v, ids)[0]}
     for name, call in calls.items():
         result = call()
         assert result.requires_grad, name
