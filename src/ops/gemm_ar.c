@@ -233,18 +233,35 @@ static imbrex_status run_ll2(const imx_run *run)
 
 /* ---- reduce_push, reduce_push2 --------------------------------------------------------------- */
 
-static bool can_reduce_push(const imx_problem *p, imx_text *why_not)
+/* Slots of a run, for so many whole products. */
+static bool can_push(const imx_problem *p, int products, imx_text *why_not)
 {
+    static const double slots_most = 256 << 20;
+    double bytes = (double)p->in->shape.m * (double)p->in->shape.n *
+                   (double)imx_dtype_bytes(p->in->shape.out) * products;
     if (!p->config->reduce_push)
         imx_text_add(why_not, "which is for few rows, whose tiles a GPU makes all at once, or in "
                               "turns: choose \"store\"");
-    return p->config->reduce_push && imx_sum_all_can_ll(p, why_not);
+    else if (bytes > slots_most)
+        imx_text_add(why_not, "whose slots would take %.0f MB, of at most %.0f: choose \"store\"",
+                     bytes / (1 << 20), slots_most / (1 << 20));
+    return p->config->reduce_push && bytes <= slots_most && imx_sum_all_can_ll(p, why_not);
 }
 
-/* As gemm_rs's, of all rows to all. */
+static bool can_reduce_push(const imx_problem *p, imx_text *why_not)
+{
+    return can_push(p, p->in->ranks, why_not);
+}
+
+static bool can_reduce_push2(const imx_problem *p, imx_text *why_not)
+{
+    return can_push(p, 2, why_not);
+}
+
+/* As gemm_rs's, of all rows to all: fitted to two and four H200s, of 1 to 256 rows. */
 static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
 {
-    static const double begins = 1.8, share = 1.2;
+    static const double begins = 1.8, share = 1.1;
     return begins + share * p->sent * p->in->ranks / rates->store;
 }
 
@@ -272,7 +289,7 @@ static imbrex_status run_reduce_push(const imx_run *run)
 /* Twice a way between ranks, and twice what a rank sends in gemm_rs. */
 static double reduce_push2_cost(const imx_problem *p, const imx_rates *rates)
 {
-    static const double begins = 3.6, share = 1.2;
+    static const double begins = 3.6, share = 0.9; /* fitted likewise, of up to 1024 rows */
     return begins + share * 2 * p->sent / rates->store;
 }
 
@@ -392,7 +409,6 @@ const imx_op imx_op_gemm_ar = {
           .run = run_ll2 },
         { .name = "reduce_push",
           .by_kernel = true,
-          .on_request = true, /* no GPU test has seen its values */
           .stores = true,
           .at_once = true,
           .can = can_reduce_push,
@@ -402,10 +418,9 @@ const imx_op imx_op_gemm_ar = {
           .run = run_reduce_push },
         { .name = "reduce_push2",
           .by_kernel = true,
-          .on_request = true, /* no GPU test has seen its values */
           .stores = true,
           .at_once = true,
-          .can = can_reduce_push,
+          .can = can_reduce_push2,
           .cost = reduce_push2_cost,
           .layout = lay_out_reduce_push2,
           .prepare = prepare_reduce_push2,

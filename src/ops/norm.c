@@ -72,8 +72,8 @@ bool imx_norm_in_kernel(const imx_variant *variant)
     const imbrex_plan *plan = variant->plan;
     const imbrex_norm norm = norm_of(plan->op, plan->desc);
     bool gpu = plan->group->target->arch != 0; /* on CPUs threads share rows out behind the sum */
-    return gpu && variant->named && variant->algorithm->norms && has_kernel(&norm) &&
-           plan->shape.n > 0 && row_bytes(plan) <= IMX_LL_ROW_BYTES;
+    return gpu && variant->algorithm->norms && has_kernel(&norm) && plan->shape.n > 0 &&
+           row_bytes(plan) <= IMX_LL_ROW_BYTES;
 }
 
 imx_norm_args imx_norm_largest(const imx_variant *variant, int64_t m)

@@ -66,18 +66,8 @@ static bool reads_columns(const imx_variant *variant)
 
 /* What ranks must have alike of a variant. */
 typedef struct cuts {
-    int64_t algorithm, chunk_rows, tile_rows, tile_cols, spanning, part_cols, norms;
+    int64_t algorithm, chunk_rows, tile_rows, tile_cols, spanning, part_cols;
 } cuts;
-
-/* Whether its kernel may norm rows, which then come in pieces. */
-static bool may_norm(const imx_variant *variant)
-{
-    const imx_op *op = variant->plan->op;
-    imbrex_norm norm = { 0 };
-    if (op->norm_at)
-        memcpy(&norm, variant->plan->desc + op->norm_at, sizeof norm);
-    return variant->named && variant->algorithm->norms && (norm.rms || norm.quant);
-}
 
 static cuts cuts_of(const imx_variant *variant)
 {
@@ -91,7 +81,6 @@ static cuts cuts_of(const imx_variant *variant)
                     : variant->config.spans_chunks ? 2
                                                    : 0,
         .part_cols = a && reads_columns(variant) ? variant->config.part_cols : 0,
-        .norms = a && may_norm(variant),
     };
 }
 
@@ -140,8 +129,6 @@ static imbrex_status agree(const imbrex_plan *plan, const char *call, const imx_
         { .name = "the columns of a tile", .value = first.tile_cols },
         { .name = "whether tiles have rows of several ranks (0 to 2)", .value = first.spanning },
         { .name = "the columns that are read at a time", .value = first.part_cols },
-        { .name = "whether IMBREX_ALGORITHM names one that norms rows (0 or 1)",
-          .value = first.norms },
         { .name = "whether IMBREX_ALGORITHM leaves room for variants for fewer rows (0 or 1)",
           .value = plan->variant_count > 1 },
     };

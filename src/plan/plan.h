@@ -63,7 +63,6 @@ struct imx_variant {
     const imx_algorithm *algorithm; /* what runs do */
     const char *called;             /* the algorithm that was named or chosen, */
     bool measured;                  /* not only expected */
-    bool named;                     /* or measured: it is not the library that chose it */
     char why[256];                  /* in words */
     imx_config config;
     imx_offsets offsets;

@@ -176,7 +176,6 @@ imbrex_status imx_variant_decide(imx_variant *variant, const imx_request *r)
     const char *source, *name = name_of(variant, r, &source);
     const imx_algorithm *named = name ? imx_op_algorithm(r->op->algorithms, name) : NULL;
     input.apart = named && named->apart;
-    variant->named = name != NULL;
     variant->shape = r->shape;
     variant->config = imx_tune_config(&input);
     imx_choice choice = imx_choose(r->op, &input, &variant->config);
