@@ -305,6 +305,7 @@ def check_again():
     for residual in x, y, x:
         near(it.all_reduce(x, None, residual), SIZE * x + residual, "one tensor or two")
         near(it.all_reduce(y, None, residual), SIZE * y + residual, "one tensor or two")
+    near(it.all_reduce(torch._neg_view(x)), -SIZE * x, "a view that negates")
     it.keep_plans(1)
     for n in N, N + 1, N:  # whose plan is gone by then
         near(it.all_reduce(whole(6, ROWS, n)), SIZE * whole(6, ROWS, n), "its plan is gone")

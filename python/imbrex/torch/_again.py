@@ -70,7 +70,7 @@ class Calls:
         """An Again, or None."""
         known = self._known.get(key)
         if known is not None and not known.serves(group):
-            del self._known[key]
+            self._known.pop(key, None)  # another thread may have been sooner
             return None
         return known
 

@@ -58,15 +58,15 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
 
 
 def _is_plain(arguments):
-    """Whether there is nothing to them but memory: no gradient that somebody wants, and nobody who
-    traces or transforms what is done to them."""
+    """Whether there is nothing to them but memory: no gradient that somebody wants, no minus that
+    is yet to be carried out, and nobody who traces or transforms what is done to them."""
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
         return False
     graded = torch.is_grad_enabled()
     for x in arguments:
         kind = type(x)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            if (graded and x.requires_grad) or not (x.is_cuda or x.is_cpu):
+            if (graded and x.requires_grad) or x.is_neg() or not (x.is_cuda or x.is_cpu):
                 return False
         elif isinstance(x, torch.Tensor) or (kind is list and not _is_plain(x)):
             return False
