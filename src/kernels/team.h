@@ -33,6 +33,12 @@ IMX_TEAM_FN int64_t imx_team_row(int64_t m, int ranks, int rank)
     return rank * m / ranks;
 }
 
+/* The rank that has such a row. */
+IMX_TEAM_FN int imx_team_owner(int64_t m, int ranks, int64_t row)
+{
+    return (int)(((row + 1) * ranks - 1) / m);
+}
+
 /* Where `holder` keeps what `giver` has read. */
 IMX_TEAM_FN uint64_t *imx_team_credit(const imx_team *team, int holder, int giver)
 {

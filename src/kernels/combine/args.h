@@ -47,7 +47,7 @@ typedef struct imx_combine_args {
 
 IMX_TEAM_FN int imx_combine_owner(const imx_combine_args *args, int64_t token)
 {
-    return (int)(((token + 1) * args->ranks - 1) / args->tokens);
+    return imx_team_owner(args->tokens, args->ranks, token);
 }
 
 /* Whether rank has a row of that of all tokens. */

@@ -3,12 +3,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "args.h"
-#include "imbrex_device.h"
-#include "kernels/dtype.h"
+#include "cpu_places.h"
 #include "kernels/team.h"
 
-enum { STRIP = 1024 };
+enum { STRIP = IMX_COMBINE_STRIP };
 
 void imx_combine_cpu(const void *args, const imbrexd_block *block);
 
@@ -18,33 +16,6 @@ typedef struct strip {
     int64_t token, col, cols;
     float *sum;
 } strip;
-
-/* In two roundings, also where the machine could do it in one. */
-static void add_weighted(const strip *s, float weight, const void *row, bool first)
-{
-    float room[STRIP];
-    const float *x = imx_dtype_floats(s->args->dtype, row, room, s->cols);
-    for (int64_t i = 0; i < s->cols; i++) {
-        volatile float term = weight * x[i];
-        s->sum[i] = first ? term : s->sum[i] + term;
-    }
-}
-
-static void add_places(const strip *s)
-{
-    const imx_combine_args *args = s->args;
-    bool first = true;
-    for (int64_t pair = s->token * args->top_k; pair < (s->token + 1) * args->top_k; pair++) {
-        int64_t row = args->pair_row[pair];
-        if (row < 0 || row >= args->rows)
-            continue;
-        const void *from = imx_dtype_at(args->dtype, args->from, row * args->n + s->col);
-        if (s->col == 0)
-            imbrexd_check_read(from, (size_t)(args->n * imx_dtype_size(args->dtype)), 0, 1);
-        add_weighted(s, args->weights[pair], from, first);
-        first = false;
-    }
-}
 
 static void add_ranks(const strip *s)
 {
@@ -103,7 +74,7 @@ static void combine(const imx_combine_args *args, int64_t token)
         float sum[STRIP] = { 0 };
         strip s = { args, token, col, args->n - col < STRIP ? args->n - col : STRIP, sum };
         if (args->step == IMX_COMBINE_PLACES)
-            add_places(&s);
+            imx_combine_add_places(args, token, col, s.cols, sum);
         else
             add_ranks(&s);
         imx_dtype_narrow(args->dtype, sum, to + col * imx_dtype_size(args->dtype), s.cols);

@@ -8,31 +8,16 @@
  *
  * A block waits for any blocks of the peers: all of a grid are there at once.
  */
+#include "../combine/sm80_places.cuh"
 #include "../grid.cuh"
 #include "../ll/sm80_lines.cuh"
 #include "../wait_points.h"
 #include "args.h"
 
-enum { THREADS = 512, WARPS = THREADS / 32, LANES = 32 };
-enum { ROWS_AT_ONCE = 4, RANKS_AT_ONCE = 4 };
+enum { THREADS = 512, WARPS = THREADS / LANES, RANKS_AT_ONCE = 4 };
 enum { ELEMENT = IMX_IS_F32 ? 4 : 2, ELEMENTS = 8 }; /* of a unit; f32 takes every other place */
-enum { HALVES = 2 };                                 /* top_k is at most 64 */
-enum : unsigned { ALL = 0xffffffff };                /* lanes */
 
-LL_FN int lane_of(void)
-{
-    return (int)threadIdx.x % LANES;
-}
-
-/* ---- a token's places ------------------------------------------------------------------------ */
-
-/* A lane's: of place `lane`, and lane + 32. */
-struct places {
-    int32_t row[HALVES];
-    float weight[HALVES];
-    unsigned has[HALVES]; /* places with a row here, a bit each; the same in all lanes */
-    unsigned ranks;       /* that have a row, likewise */
-};
+/* ---- a token's ranks ------------------------------------------------------------------------- */
 
 /* Those that have an expert of a token, if that is one of it. */
 LL_FN unsigned ranks_of(const imx_combine_args &x, int32_t expert)
@@ -41,27 +26,19 @@ LL_FN unsigned ranks_of(const imx_combine_args &x, int32_t expert)
         return 0;
     if (!x.whole)
         return (1u << x.ranks) - 1;
-    return 1u << (int)((((int64_t)expert + 1) * x.ranks - 1) / x.experts);
+    return 1u << imx_team_owner(x.experts, x.ranks, expert);
 }
 
-LL_FN places places_of(const imx_combine_args &x, int64_t token)
+/* A lane's part of those that have a row of a token, a bit each. */
+LL_FN unsigned some_ranks(const imx_combine_args &x, int64_t token)
 {
-    places p;
     unsigned ranks = 0;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         int place = lane_of() + h * LANES;
-        int64_t pair = token * x.top_k + place;
-        bool is_one = place < x.top_k;
-        p.row[h] = is_one ? x.pair_row[pair] : -1;
-        p.weight[h] = is_one ? x.weights[pair] : 0.0f;
-        ranks |= is_one ? ranks_of(x, x.pair_expert[pair]) : 0;
+        ranks |= place < x.top_k ? ranks_of(x, x.pair_expert[token * x.top_k + place]) : 0;
     }
-#pragma unroll
-    for (int h = 0; h < HALVES; h++)
-        p.has[h] = __ballot_sync(ALL, p.row[h] >= 0 && p.row[h] < x.rows);
-    p.ranks = __reduce_or_sync(ALL, ranks);
-    return p;
+    return ranks;
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -70,18 +47,6 @@ LL_FN void add_unit(float *sum, imx_ll_unit data, bool first)
 {
     imx_vector_add_word(IMX_DTYPE, sum, data.first, first);
     imx_vector_add_word(IMX_DTYPE, sum + ELEMENTS / 2, data.second, first);
-}
-
-/* A product is rounded before it is added, as everywhere. */
-LL_FN void add_weighted(float *sum, imx_ll_unit data, float weight, bool first)
-{
-    float x[ELEMENTS];
-    add_unit(x, data, true);
-#pragma unroll
-    for (int j = 0; j < ELEMENTS; j++) {
-        float term = __fmul_rn(weight, x[j]);
-        sum[j] = first ? term : __fadd_rn(sum[j], term);
-    }
 }
 
 LL_FN imx_ll_unit rounded(const float *sum)
@@ -94,34 +59,15 @@ LL_FN imx_ll_unit rounded(const float *sum)
 LL_FN imx_ll_unit sum_places(const imx_combine_args &x, const places &p, int64_t i)
 {
     float sum[ELEMENTS] = { 0.0f };
-    bool first = true;
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-#pragma unroll 1
-        for (unsigned left = p.has[h]; left;) {
-            imx_ll_unit data[ROWS_AT_ONCE];
-            float weight[ROWS_AT_ONCE];
-            unsigned is_one = 0;
-#pragma unroll
-            for (int j = 0; j < ROWS_AT_ONCE; j++) {
-                int place = left ? __ffs((int)left) - 1 : 0;
-                int64_t row = __shfl_sync(ALL, p.row[h], place);
-                weight[j] = __shfl_sync(ALL, p.weight[h], place);
-                is_one |= (left ? 1u : 0u) << j;
-                if (left)
-                    data[j] =
-                        load_data((const char *)x.from + row * x.n * ELEMENT, x.n * ELEMENT, i);
-                left &= left - 1;
-            }
-#pragma unroll
-            for (int j = 0; j < ROWS_AT_ONCE; j++) {
-                if (is_one >> j & 1) {
-                    add_weighted(sum, data[j], weight[j], first);
-                    first = false;
-                }
-            }
-        }
-    }
+    auto load = [&](int64_t row) {
+        return load_data((const char *)x.from + row * x.n * ELEMENT, x.n * ELEMENT, i);
+    };
+    auto add = [&](imx_ll_unit data, float weight, bool first) {
+        float term[ELEMENTS];
+        add_unit(term, data, true);
+        add_weighted<ELEMENTS>(sum, term, weight, first);
+    };
+    each_place<imx_ll_unit>(p, load, add);
     return rounded(sum);
 }
 
@@ -150,9 +96,10 @@ LL_FN imx_ll_unit *token_lines(const run_of &run, int holder, int of, int64_t to
 LL_FN void send_piece(const run_of &run, int owner, int64_t token, int64_t number, int piece)
 {
     const imx_combine_args &x = run.args.combine;
+    unsigned some = some_ranks(x, number);
     places p = places_of(x, number);
     int i = piece * LANES + lane_of();
-    if (!(p.ranks >> x.own & 1))
+    if (!(__reduce_or_sync(ALL, some) >> x.own & 1))
         return;
     imx_ll_unit data = sum_places(x, p, i);
     __syncwarp();
@@ -212,17 +159,19 @@ LL_FN int receive_piece(const run_of &run, int64_t token, int piece)
     const imx_combine_args &x = run.args.combine;
     int64_t bytes = x.n * ELEMENT;
     int i = piece * LANES + lane_of();
+    unsigned some = some_ranks(x, x.first + token);
     places p = places_of(x, x.first + token);
+    unsigned ranks = __reduce_or_sync(ALL, some);
     float sum[ELEMENTS] = { 0.0f };
     bool first = true;
     imx_ll_unit own = { 0, 0 }, bias = { 0, 0 }, residual = { 0, 0 };
-    if (p.ranks >> x.own & 1)
+    if (ranks >> x.own & 1)
         own = sum_places(x, p, i);
     if (x.bias)
         bias = load_data((const char *)x.bias, bytes, i);
     if (x.residual)
         residual = load_data((const char *)x.residual + token * bytes, bytes, i);
-    if (!add_ranks(run, token, i, p.ranks, own, sum, &first))
+    if (!add_ranks(run, token, i, ranks, own, sum, &first))
         return 0;
     if (x.bias) {
         add_unit(sum, bias, first);

@@ -1,42 +1,18 @@
 /* cpu.c - the combine_parts kernel on CPU ranks: a block takes its share of the tokens of each
  * part. */
-#include <stdbool.h>
-
 #include "args.h"
-#include "kernels/dtype.h"
+#include "kernels/combine/cpu_places.h"
 
 void imx_combine_parts_cpu(const void *args, const imbrexd_block *block);
 
-enum { STRIP = 1024 };
-
-/* In two roundings, also where the machine could do it in one. */
-static void add_weighted(const imx_combine_args *c, float weight, const void *row, int64_t cols,
-                         float *sum, bool first)
-{
-    float room[STRIP];
-    const float *x = imx_dtype_floats(c->dtype, row, room, cols);
-    for (int64_t i = 0; i < cols; i++) {
-        volatile float term = weight * x[i];
-        sum[i] = first ? term : sum[i] + term;
-    }
-}
+enum { STRIP = IMX_COMBINE_STRIP };
 
 /* Columns [col, col + cols) of a token, if it has a row here. */
 static void send_strip(const imx_combine_args *c, int64_t token, int64_t col, int64_t cols)
 {
     int64_t element = imx_dtype_size(c->dtype);
     float sum[STRIP];
-    bool first = true;
-    for (int64_t pair = token * c->top_k; pair < (token + 1) * c->top_k; pair++) {
-        int64_t row = c->pair_row[pair];
-        if (row < 0 || row >= c->rows)
-            continue;
-        const void *from = imx_dtype_at(c->dtype, c->from, row * c->n + col);
-        imbrexd_check_read(from, (size_t)(cols * element), 0, 1);
-        add_weighted(c, c->weights[pair], from, cols, sum, first);
-        first = false;
-    }
-    if (first)
+    if (!imx_combine_add_places(c, token, col, cols, sum))
         return;
     int owner = imx_combine_owner(c, token);
     int64_t at = (token - imx_team_row(c->tokens, c->ranks, owner)) * c->n + col;

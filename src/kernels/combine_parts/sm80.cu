@@ -6,83 +6,31 @@
  * token's places.  Blocks are large, so that a few of them have all of the multiprocessors that a
  * product leaves free, and move as much as those can.
  */
+#include "../combine/sm80_places.cuh"
 #include "../grid.cuh"
 #include "../vector.cuh"
 #include "args.h"
 
 #define PARTS_FN static __device__ __forceinline__
 
-enum { THREADS = 1024, WARPS = THREADS / 32, LANES = 32, HALVES = 2 /* top_k is at most 64 */ };
-enum { AT_ONCE = 4 /* rows under way */ };
+enum { THREADS = 1024, WARPS = THREADS / LANES };
 enum { BYTES = IMX_IS_F32 ? 4 : 2, TOGETHER = 16 / BYTES };
-enum : unsigned { ALL = 0xffffffff }; /* lanes */
-
-/* A lane's: of place `lane`, and lane + 32. */
-struct places {
-    int32_t row[HALVES];
-    float weight[HALVES];
-    unsigned has[HALVES]; /* those with a row here, a bit each; the same in all lanes */
-};
-
-PARTS_FN places places_of(const imx_combine_args &x, int64_t token)
-{
-    places p;
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        int place = (int)threadIdx.x % LANES + h * LANES;
-        int64_t pair = token * x.top_k + place;
-        bool is_one = place < x.top_k;
-        p.row[h] = is_one ? x.pair_row[pair] : -1;
-        p.weight[h] = is_one ? x.weights[pair] : 0.0f;
-        p.has[h] = __ballot_sync(ALL, p.row[h] >= 0 && p.row[h] < x.rows);
-    }
-    return p;
-}
-
-/* A product is rounded before it is added, as everywhere. */
-PARTS_FN void add_weighted(float *sum, uint4 v, float weight, bool first)
-{
-    float x[TOGETHER];
-    imx_vector_add(IMX_DTYPE, x, v, true);
-#pragma unroll
-    for (int i = 0; i < TOGETHER; i++) {
-        float term = __fmul_rn(weight, x[i]);
-        sum[i] = first ? term : __fadd_rn(sum[i], term);
-    }
-}
 
 /* The sum of 16 bytes of a token's rows, which lie `at` bytes into each; all lanes, of which those
  * that are not `in` load nothing. */
 PARTS_FN uint4 sum_of(const imx_combine_args &x, const places &p, int64_t at, bool in)
 {
     float sum[TOGETHER] = { 0.0f };
-    bool first = true;
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-#pragma unroll 1
-        for (unsigned left = p.has[h]; left;) {
-            uint4 v[AT_ONCE];
-            float weight[AT_ONCE];
-            int count = __popc(left);
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
-                int place = left ? __ffs((int)left) - 1 : 0;
-                int64_t row = __shfl_sync(ALL, p.row[h], place);
-                weight[j] = __shfl_sync(ALL, p.weight[h], place);
-                left &= left - 1;
-                v[j] = make_uint4(0, 0, 0, 0);
-                if (in && j < count)
-                    v[j] = imx_vector_load((const char *)x.from + row * x.n * BYTES + at);
-            }
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
-                if (j < count) {
-                    add_weighted(sum, v[j], weight[j], first);
-                    first = false;
-                }
-            }
-        }
-    }
+    auto load = [&](int64_t row) {
+        return in ? imx_vector_load((const char *)x.from + row * x.n * BYTES + at)
+                  : make_uint4(0, 0, 0, 0);
+    };
+    auto add = [&](uint4 data, float weight, bool first) {
+        float term[TOGETHER];
+        imx_vector_add(IMX_DTYPE, term, data, true);
+        add_weighted<TOGETHER>(sum, term, weight, first);
+    };
+    each_place<uint4>(p, load, add);
     return imx_vector_narrow(IMX_DTYPE, sum);
 }
 
@@ -91,7 +39,7 @@ PARTS_FN void send_token(const imx_combine_parts_args &args, int q, int64_t toke
 {
     const imx_combine_args &x = args.combine;
     places p = places_of(x, token);
-    int owner = imx_combine_owner(&x, token), lane = (int)threadIdx.x % LANES;
+    int owner = imx_combine_owner(&x, token), lane = lane_of();
     int64_t number = token - imx_team_row(x.tokens, x.ranks, owner);
     char *to = x.data[owner] + x.own * x.slot_bytes + number * x.n * BYTES;
     int64_t from = q * args.part_cols * BYTES, bytes = imx_combine_parts_cols(&args, q) * BYTES;

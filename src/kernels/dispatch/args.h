@@ -54,7 +54,7 @@ IMX_TEAM_FN int imx_dispatch_target(const imx_dispatch_args *args, int32_t id)
         return 0;
     if (id < 0 || id >= args->experts)
         return -1;
-    return (int)((((int64_t)id + 1) * args->ranks - 1) / args->experts);
+    return imx_team_owner(args->experts, args->ranks, id);
 }
 
 IMX_TEAM_FN int imx_dispatch_targets(const imx_dispatch_args *args)
