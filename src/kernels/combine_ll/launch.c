@@ -23,16 +23,9 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     snprintf(config->options, sizeof config->options, "-DIMX_DTYPE=%d", args->combine.dtype);
 }
 
-/* All blocks, whatever the run has for them: each counts the uses. */
-static void cuda_launch(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch)
-{
-    (void)args;
-    launch->blocks = config->blocks;
-}
-
 const imx_kernel imx_kernel_combine_ll = {
     .name = "combine_ll",
     .cpu = imx_combine_ll_cpu,
     .cuda_config = cuda_config,
-    .cuda_launch = cuda_launch,
+    .cuda_launch = imx_cuda_launch_all,
 };

@@ -23,15 +23,9 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     snprintf(config->options, sizeof config->options, "-DIMX_DTYPE=%d", args->combine.dtype);
 }
 
-static void cuda_launch(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch)
-{
-    (void)args;
-    launch->blocks = config->blocks;
-}
-
 const imx_kernel imx_kernel_combine_parts = {
     .name = "combine_parts",
     .cpu = imx_combine_parts_cpu,
     .cuda_config = cuda_config,
-    .cuda_launch = cuda_launch,
+    .cuda_launch = imx_cuda_launch_all,
 };

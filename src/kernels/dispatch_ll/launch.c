@@ -25,17 +25,10 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     };
 }
 
-/* All blocks, whatever the run has for them: each counts the uses. */
-static void cuda_launch(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch)
-{
-    (void)args;
-    launch->blocks = config->blocks;
-}
-
 const imx_kernel imx_kernel_dispatch_ll = {
     .name = "dispatch_ll",
     .cpu = imx_dispatch_ll_cpu,
     .cpu_scratch = imx_dispatch_ll_cpu_scratch,
     .cuda_config = cuda_config,
-    .cuda_launch = cuda_launch,
+    .cuda_launch = imx_cuda_launch_all,
 };

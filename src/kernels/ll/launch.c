@@ -72,17 +72,10 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
              args->how == IMX_LL_FANS ? " -DIMX_FANS" : "");
 }
 
-/* All blocks, whatever the run has for them: each counts the uses. */
-static void cuda_launch(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch)
-{
-    (void)args;
-    launch->blocks = config->blocks;
-}
-
 const imx_kernel imx_kernel_ll = {
     .name = "ll",
     .cpu = imx_ll_cpu,
     .cpu_scratch = imx_ll_cpu_scratch,
     .cuda_config = cuda_config,
-    .cuda_launch = cuda_launch,
+    .cuda_launch = imx_cuda_launch_all,
 };
