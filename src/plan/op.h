@@ -29,8 +29,8 @@ typedef struct imx_algorithm {
     bool over_nodes; /* for ranks on several nodes; else for those of one */
     bool on_request; /* on GPUs: runs where it is named, and is not chosen */
     bool norms;      /* its kernel norms rows, too, where imx_norm_in_kernel says so */
-    bool apart;   /* passes on chunks: where it is named, tiles of these are of one rank's rows */
-    bool at_once; /* on a GPU all blocks of its kernels must be there: they wait for each other,
+    bool apart;      /* passes on chunks: where it is named, their tiles are of one rank's rows */
+    bool at_once;    /* on a GPU all blocks of its kernels must be there: they wait for each other,
                         or for those of the peers, which do the same */
     bool (*can)(const imx_problem *p, imx_text *why_not); /* NULL: always.  why_not ends a sentence
                                                              that begins "X is the algorithm, " */

@@ -143,8 +143,8 @@ typedef struct imx_plan_facts {
     int64_t chunk_rows; /* of a run of all rows, but for a rank's last */
     int tile_rows, tile_cols, blocks;
     int at_once;       /* SMs that a run needs all at once; 0: it goes on with any */
-    bool spanning;     /* tiles have rows of several ranks: no rank has its own */
-    bool spans_chunks; /* likewise, but for a rank's first ones */
+    bool spanning;     /* as in imx_config: tiles are cut as if all rows were one rank's */
+    bool spans_chunks; /* likewise: tiles begin at own rows, and go on over others' */
     int parts, slices; /* as in imx_config */
     uint64_t sent_inside, sent_between;  /* by the latest run; see imbrex_plan */
     size_t symmetric_bytes, local_bytes; /* of all variants */

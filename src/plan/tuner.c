@@ -339,8 +339,9 @@ static bool has_chunks(const imx_op *op)
     return false;
 }
 
-/* Around the size that was chosen, unless the desc says one or tiles span ranks.  A chunk is whole
- * tiles where tiles have a fixed form. */
+/* Around the size that was chosen, unless the desc says one or tiles are cut as if all rows were
+ * one rank's.  A chunk is whole tiles where tiles have a fixed form; a size that is asked for
+ * leaves none with rows of several ranks. */
 static imbrex_status try_chunks(tuning *t, candidate *best, const imx_config *config)
 {
     int64_t rows = imx_ceil_div(t->request.shape.m, t->group->size), chunk = config->chunk_rows;

@@ -174,7 +174,7 @@ static bool is_summable(const imx_tune_input *in, int blocks)
 }
 
 /* Where tiles end: with each rank's rows; nowhere, though rows come chunk by chunk; nowhere. */
-typedef enum cuts { APART, SPANNING, TOGETHER } cuts;
+typedef enum cuts { APART, OVER_CHUNKS, TOGETHER } cuts;
 
 /* Of the product on a GPU. */
 static imx_tiling tiling_of(const imx_tune_input *in, int blocks, cuts how)
@@ -197,7 +197,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, cuts how)
         .invariant = in->invariant,
         .spanning = in->scatters && ranks < in->ranks,
         .summable = ranks < in->ranks && is_summable(in, blocks),
-        .spans = how == SPANNING,
+        .spans = how == OVER_CHUNKS,
     };
     if (!in->product)
         return (imx_tiling){ .tile_rows = 1, .tile_cols = 1, .group = 1 };
@@ -302,12 +302,12 @@ static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 /* Whether tiles that may have rows of several ranks are so many fewer that what it takes is worth
  * it.  The first ones are of own rows alone: there are some.  Copies of own rows that others' tiles
  * have too leave the scales of 8-bit ones behind. */
-static bool is_better_spanning(const imx_tune_input *in, int64_t rows, int blocks)
+static bool is_better_over_chunks(const imx_tune_input *in, int64_t rows, int blocks)
 {
     if (in->scatters || in->hooks || in->apart || imx_dtype_is_8bit(in->shape.dtype) ||
         !is_spanning(in, in->shape.m, INT64_MAX))
         return false;
-    imx_tiling apart = tiling_of(in, blocks, APART), spans = tiling_of(in, blocks, SPANNING);
+    imx_tiling apart = tiling_of(in, blocks, APART), spans = tiling_of(in, blocks, OVER_CHUNKS);
     if (spans.form != IMX_GEMM_SM90 || rows < 2 * spans.tile_rows)
         return false;
     double cut = made_in(in, &apart, tiles_in(&apart, rows, in->shape.n) * in->ranks, blocks);
@@ -325,8 +325,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     /* Between ranks on one GPU it is multiprocessors that copy. */
     config->reserved_for_copies = in->sharers > 1 ? config->reserved_sms : 0;
     config->spanning = is_spanning_cuda(in, rows, config->blocks);
-    config->spans_chunks = !config->spanning && is_better_spanning(in, rows, config->blocks);
-    cuts how = config->spanning ? TOGETHER : config->spans_chunks ? SPANNING : APART;
+    config->spans_chunks = !config->spanning && is_better_over_chunks(in, rows, config->blocks);
+    cuts how = config->spanning ? TOGETHER : config->spans_chunks ? OVER_CHUNKS : APART;
     imx_tiling tiling = tiling_of(in, config->blocks, how);
     int64_t chunk = in->chunk_rows  ? in->chunk_rows
                     : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CUDA)
