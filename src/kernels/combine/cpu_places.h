@@ -1,4 +1,4 @@
-/* cpu_places.h - the sum over a token's places, in their order, for all CPU kernels that make it. */
+/* cpu_places.h - the sum over a token's places, in their order, of all CPU kernels that make it. */
 #ifndef IMX_COMBINE_CPU_PLACES_H
 #define IMX_COMBINE_CPU_PLACES_H
 
