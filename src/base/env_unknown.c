@@ -91,11 +91,10 @@ void imx_env_unknown(imx_text *text)
 void imx_env_unknown_warn(void)
 {
     static bool warned;
-    char lines[1024] = "";
+    char lines[8192] = ""; /* more are cut off */
     imx_text text = { .at = lines, .size = sizeof lines };
     if (imx_env_is_foreign() || __atomic_exchange_n(&warned, true, __ATOMIC_RELAXED))
         return;
     look_at_all(NEAR, "imbrex: environment variable ", &text);
-    if (text.length > 0 && text.length < sizeof lines)
-        fputs(lines, stderr);
+    fputs(lines, stderr);
 }
