@@ -200,51 +200,20 @@ static double store_cost(const imx_problem *p, const imx_rates *rates)
     return imx_transfer_push_cost(rates, p->sent);
 }
 
-/* What a run is expected to take in microseconds with so many of the SMs, a whole number of which
- * takes sums away beneath the product, or none.  A product makes 650 TFLOP/s, or reads 4 TB/s of
- * weights; an SM moves 50 GB/s, all of them 3.5 TB/s. */
-static double expected_us(const imx_variant *variant, int taking)
-{
-    const imbrex_moe_desc *desc = imx_moe_desc_of(variant->plan);
-    const imx_grouped_args product = imx_moe_grouped_largest(variant);
-    double ranks = variant->plan->group->size, sms = variant->config.blocks;
-    double share = desc->parallel == IMBREX_EXPERTS_WHOLE ? ranks : 1;
-    double pairs = (double)variant->shape.m * desc->top_k / share, n = (double)desc->n;
-    double bytes = (double)imx_dtype_bytes(desc->out), row = n * bytes;
-    double flops = 2 * pairs * n * (double)desc->k;
-    double weights = (double)product.here * n * (double)desc->k * bytes;
-    double made = fmax(flops / 650e6, weights / 4e6);
-    double sent = (double)variant->shape.m * row;
-    if (!taking)
-        return made + fmax(pairs * row / 3.5e6, sent / imx_cost_rates.store);
-    double part = fmin(1, IMX_GROUPED_PART / n);
-    return fmax(made * sms / (sms - taking), (pairs * row + sent) / (50e3 * taking)) +
-           part * sent / imx_cost_rates.store;
-}
-
-/* How many SMs do that; who asks for chunks gets them. */
+/* How many SMs take sums away beneath the product; 0: that is done behind it.  Only who asks for
+ * chunks gets it: on GPUs its values have not been looked at. */
 static int taking_of(const imx_variant *variant)
 {
-    static const int counts[] = { 4, 8, 12, 16, 24 };
     const imbrex_plan *plan = variant->plan;
-    const double gain_least = 0.04;
     int64_t row = variant->shape.n * (int64_t)imx_dtype_bytes(variant->shape.out);
-    int sms = variant->config.blocks, best = 0;
-    bool asked = imx_moe_desc_of(plan)->chunk_rows > 0;
+    int sms = variant->config.blocks;
     bool eight = imx_dtype_is_8bit(variant->shape.dtype);
-    if (variant->shape.n <= IMX_GROUPED_PART || row % 16 || sms < 2)
+    if (imx_moe_desc_of(plan)->chunk_rows <= 0 || variant->shape.n <= IMX_GROUPED_PART ||
+        row % 16 || sms < 2)
         return 0;
     if (eight && plan->group->target->arch) /* Hopper's form of 8 bits does not tell of parts */
         return 0;
-    if (asked)
-        return (int)imx_max(1, imx_min(8, sms / 8));
-    if (!plan->group->target->arch || plan->group->sharers > 1)
-        return 0;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts && 4 * counts[i] <= sms; i++) {
-        if (expected_us(variant, counts[i]) < expected_us(variant, best) * (1 - gain_least))
-            best = counts[i];
-    }
-    return best;
+    return (int)imx_max(1, imx_min(8, sms / 8));
 }
 
 static int parts_of(const imx_variant *variant)
