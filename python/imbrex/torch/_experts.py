@@ -71,7 +71,7 @@ def _ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m,
     lies, layout = _stacked(a, b, here_of(experts, whole, group))
     choices = choices_of(a, ids, weights)
     results = shapes_ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m,
-                             group)
+                            group)
     c, gathered, *routing = results
     m, top_k = routing[3].shape[0] // ids.shape[1], ids.shape[1]
     if m == 0:  # nothing runs
@@ -86,7 +86,7 @@ def _ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m,
 
 
 def shapes_moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replicate, m,
-                   group):
+                  group):
     return a.new_empty(m if replicate else share(m, group), b.shape[2])
 
 
@@ -97,7 +97,7 @@ def _moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replica
     matrix("a", a, "capacity")
     lies, layout = _stacked(a, b, here_of(experts, whole, group))
     c = shapes_moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replicate, m,
-                       group)
+                      group)
     operands = {**given(a=a, bias=bias, residual=residual), "b": lies, "c": c,
                 "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}
     return c, Call("moe_rs", a, m, operands, most=plan_tokens(m), n=b.shape[2], k=a.shape[1],
