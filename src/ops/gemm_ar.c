@@ -290,7 +290,7 @@ static imbrex_status run_reduce_push(const imx_run *run)
 static double reduce_push2_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 3.6, share = 0.9; /* fitted likewise, of up to 1024 rows */
-    return begins + share * 2 * p->sent / rates->store;
+    return begins + share * imx_partials_left(p, 2 * p->sent / rates->store);
 }
 
 static void lay_out_reduce_push2(const imx_variant *variant, imx_needs *n)

@@ -170,18 +170,11 @@ static bool can_reduce_push(const imx_problem *p, imx_text *why_not)
                   why_not);
 }
 
-/* All parts but the last go beneath the next. */
-static double left_at_end(const imx_problem *p, const imx_rates *rates)
-{
-    double sending = p->sent / rates->store, parts = p->config->parts;
-    return fmax(sending / parts, sending - p->product * (1 - 1 / parts));
-}
-
 static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 1.8; /* what tells itself that it came, out of registers */
     static const double share = 1.2;  /* and its bytes, of the time that stores take */
-    return begins + share * left_at_end(p, rates);
+    return begins + share * imx_partials_left(p, p->sent / rates->store);
 }
 
 static void lay_out_reduce_push(const imx_variant *variant, imx_needs *n)
@@ -210,7 +203,7 @@ static bool can_reduce_pull(const imx_problem *p, imx_text *why_not)
 
 static double reduce_pull_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 10 + left_at_end(p, rates);
+    return 10 + imx_partials_left(p, p->sent / rates->store);
 }
 
 static imx_gemm_args reduce_pull_args(const imx_variant *variant, int64_t m)

@@ -50,6 +50,12 @@ uint64_t *imx_partials_done(const imx_run *run)
     return run->m && run->variant->shape.n ? imx_run_done(run) : NULL;
 }
 
+double imx_partials_left(const imx_problem *p, double sending)
+{
+    double parts = p->config->parts;
+    return fmax(sending / parts, imx_cost_left(sending, p->product * (1 - 1 / parts)));
+}
+
 /* ---- where the kernel is the whole run ------------------------------------------------------- */
 
 imbrex_status imx_partials_run(const imx_run *run, int kernel, imx_gemm_args args,

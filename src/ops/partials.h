@@ -19,6 +19,10 @@ void imx_partials_needs(const imx_variant *variant, imx_needs *needs);
  * is NULL. */
 uint64_t *imx_partials_done(const imx_run *run);
 
+/* What of so long a sending comes behind the product, where all parts but the last go beneath the
+ * next one's. */
+double imx_partials_left(const imx_problem *p, double sending);
+
 /* ---- where the kernel is the whole run ------------------------------------------------------- */
 
 /* Of one that sends what it makes, and makes c of what comes. */

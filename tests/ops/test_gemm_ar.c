@@ -1,6 +1,6 @@
 /* test_gemm_ar.c - what a product's sum on every rank promises beyond the table of cases: the bits
  * of a gemm_rs and an all_gather behind it, by every algorithm, with runs of fewer rows between;
- * and with batch_invariant rows that do not depend on each other. */
+ * and with batch_invariant rows that do not depend on each other; and what is chosen. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 #include "op_cases.h"
 #include "ranks.h"
 #include "reference.h"
+#include "tuned.h"
 
 /* Rows of several chunks of each rank, of one, fewer than ranks; what goes in lines, in words. */
 static const op_case shapes[] = {
@@ -194,11 +195,34 @@ static void rows_do_not_depend_on_others(void **state)
     }
 }
 
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+/* What was the soonest on four H200s, at hidden 8192 and k 28672 of all. */
+static void takes_what_was_the_soonest(void **state)
+{
+    (void)state;
+    static const struct {
+        int m;
+        const char *algorithm;
+    } measured[] = { { 1, "reduce_push" },
+                     { 16, "reduce_push" },
+                     { 64, "reduce_push2" },
+                     { 256, "reduce_push2" },
+                     { 1024, "reduce_push2" } };
+    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++) {
+        imx_choice choice =
+            tuned_choice_of(&imx_op_gemm_ar, measured[i].m, 8192, 28672 / 4, 4, 90, 132);
+        if (strcmp(choice.algorithm, measured[i].algorithm) != 0)
+            fail_msg("%d rows: %s (%s)", measured[i].m, choice.algorithm, choice.why);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_bits_of_two_operators),
         cmocka_unit_test(rows_do_not_depend_on_others),
+        cmocka_unit_test(takes_what_was_the_soonest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

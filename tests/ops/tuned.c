@@ -24,12 +24,19 @@ imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, in
     return imx_tune_config(&input);
 }
 
+imx_choice tuned_choice_of(const imx_op *op, int64_t m, int64_t n, int64_t k, int ranks, int arch,
+                           int sms)
+{
+    imx_tune_input input = input_of(m, n, k, op->scatters, ranks, arch, sms);
+    input.whole_lines = arch != 0;
+    const imx_config config = imx_tune_config(&input);
+    return imx_choose(op, &input, &config);
+}
+
 imx_choice tuned_choice(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch, int sms)
 {
-    const imx_tune_input input = input_of(m, n, k, scatters, ranks, arch, sms);
-    const imx_config config = imx_tune_config(&input);
     const imx_op *op = !k         ? scatters ? &imx_op_reduce_scatter : &imx_op_all_gather
                        : scatters ? &imx_op_gemm_rs
                                   : &imx_op_ag_gemm;
-    return imx_choose(op, &input, &config);
+    return tuned_choice_of(op, m, n, k, ranks, arch, sms);
 }

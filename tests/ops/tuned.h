@@ -11,5 +11,7 @@ imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, in
 /* And by which algorithm; k = 0: of all_gather or reduce_scatter. */
 imx_choice tuned_choice(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch,
                         int sms);
+imx_choice tuned_choice_of(const imx_op *op, int64_t m, int64_t n, int64_t k, int ranks, int arch,
+                           int sms);
 
 #endif /* TUNED_H */
