@@ -63,7 +63,7 @@ bool timeline_summary_has_tiles(const timeline_rank *rank, const imbrex_span *ke
 /* false: no such kernel, or out of memory. */
 bool timeline_summarise(const timeline_rank *rank, timeline_summary *out);
 
-/* A table, a line a rank. */
+/* A table, a column a rank. */
 void timeline_summary_print(const timeline_panel *panel, FILE *file);
 
 #endif /* CLI_TIMELINE_H */

@@ -123,6 +123,8 @@ static int check_request(const options_page *page, const char *ops, asked *a,
     if (request->timeline && launch_is_first() &&
         !timeline_check(request->timeline, error, sizeof error))
         return options_wrong(page, "%s", error);
+    if (request->chart && request->json)
+        return options_wrong(page, "--chart and --json exclude each other");
     request->peer = (bench_peer)options_index(peers, 3, a->peer);
     return read_algorithms(page, a, request);
 }
@@ -160,6 +162,9 @@ int cli_bench(int argc, char **argv)
           .help = "how often each candidate is timed (15)" },
         { "warm", 0, .integer = &request.warm, .metavar = "N", .min = 0, .max = 10000,
           .help = "rounds before that (3)" },
+        { "chart", 0, .flag = &request.chart,
+          .help = "draw the times as bars, as on a terminal, also where the output is\n"
+                  "none" },
         { "json", 0, .flag = &request.json,
           .help = "print a line of JSON a shape instead of tables" },
         { 0 },

@@ -70,6 +70,7 @@ typedef struct bench_request {
     bench_peer peer;
     int64_t rounds, warm;
     bool json, graph, tune;
+    bool chart;           /* also where the output is no terminal */
     const char *timeline; /* file, or NULL */
 } bench_request;
 

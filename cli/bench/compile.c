@@ -5,6 +5,7 @@
 
 #include "bench.h"
 #include "cli.h"
+#include "table.h"
 #include "text.h"
 
 typedef struct request {
@@ -51,7 +52,7 @@ static int make_plans(imbrex_group *group, const char *algorithm, const bench_sh
         }
         char line[1024];
         imbrex_plan_describe(plan, line, sizeof line);
-        printf("%s\n", line);
+        table_say(stdout, 2, "%s\n", line);
         (void)cli_flush(); /* lines come one by one; what is lost fails the command at its end */
         imbrex_plan_destroy(plan);
     }
@@ -199,11 +200,11 @@ int cli_compile(int argc, char **argv)
         .synopsis = "[OPERATORS] [options]",
         .about = about,
         .options = bench_words_options(&q.words, options),
-        .notes =
-            "Prints a line a plan, with its kernels: compiled now, or in the cache; or what the\n"
-            "compiler says of a kernel.  Without --algorithm those of the plan's variants\n"
-            "for few rows are compiled, too.\n"
-            "Exit codes: 0 all are there, 1 something failed, 2 wrong usage or no such form.",
+        .notes = "Prints a paragraph a plan, with its kernels: compiled now, or in the cache; or "
+                 "what the\n"
+                 "compiler says of a kernel.  Without --algorithm those of the plan's variants\n"
+                 "for few rows are compiled, too.\n"
+                 "Exit codes: 0 all are there, 1 something failed, 2 wrong usage or no such form.",
         .most = 1,
     };
     int given = options_parse(&page, argc, argv);

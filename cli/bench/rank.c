@@ -9,6 +9,7 @@
 
 #include "cli.h"
 #include "matrix.h"
+#include "table.h"
 #include "text.h"
 
 /* A graph holds an even number of calls, as runs of a plan take turns with two workspaces. */
@@ -294,21 +295,25 @@ static void note(void *ctx, const imbrex_tune_step *step)
 
 static void print(const table *t, const bench_shape *s)
 {
-    printf("tuned %s m=%lld n=%lld", s->op->name, (long long)s->m, (long long)s->n);
+    char k[32] = "";
     if (s->op->product)
-        printf(" k=%lld", (long long)s->k);
-    printf(" %s; kept for later plans, `imbrex info` says where\n\n%-12s %12s %12s\n",
-           matrix_dtype_names[s->dtype], "", "chunk rows", "us");
+        snprintf(k, sizeof k, " k=%lld", (long long)s->k);
+    table_say(stdout, 2,
+              "tuned %s m=%lld n=%lld%s %s; kept for later plans, `imbrex info` says where\n\n",
+              s->op->name, (long long)s->m, (long long)s->n, k, matrix_dtype_names[s->dtype]);
+    printf("  %-13s%10s%12s\n", "", "us", "chunk rows");
     for (int i = 0; i < t->count; i++) {
         const row *r = &t->rows[i];
-        char chunk[16] = "chosen";
+        char chunk[16] = "chosen", us[32] = "-";
         if (r->chunk_rows)
             snprintf(chunk, sizeof chunk, "%d", r->chunk_rows);
-        printf("%-12s %12s ", r->algorithm, chunk);
-        if (*r->dropped)
-            printf("%12s  %s\n", "-", r->dropped);
-        else
-            printf("%12.1f%s\n", r->us, i == t->best ? "  kept" : "");
+        if (!*r->dropped)
+            snprintf(us, sizeof us, "%.1f", r->us);
+        table_say(stdout, 39, "  %-13s%10s%12s%s%s\n", r->algorithm, us, chunk,
+                  *r->dropped    ? "  left out: "
+                  : i == t->best ? "  kept"
+                                 : "",
+                  r->dropped);
     }
     putchar('\n');
 }

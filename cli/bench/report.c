@@ -2,9 +2,12 @@
 #include "bench.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "matrix.h"
+#include "table.h"
 #include "text.h"
 
 static double gflop_s(const bench_result *r, const bench_figure *f)
@@ -31,59 +34,155 @@ static double gb_s_read(const bench_result *r, const bench_figure *f)
 
 /* ---- For people ------------------------------------------------------------------------------ */
 
-static void cell(double value, int decimals)
+enum { HOST_WIDTH = 70, PLAN_WIDTH = 80 }; /* from which width on a table has these columns */
+
+static void cell(int width, double value, int decimals)
 {
     if (isfinite(value))
-        printf(" %12.*f", decimals, value);
+        printf("%*.*f", width, value < 1e6 ? decimals : 0, value);
     else
-        printf(" %12s", "-");
+        printf("%*s", width, "-");
+}
+
+static bool is_product(const char *name)
+{
+    return strcmp(name, "products") == 0 || strcmp(name, "local") == 0;
+}
+
+/* What others are divided by, as a column's head and as a sentence. */
+static const char *base_head(const char *name)
+{
+    return strcmp(name, "local") == 0        ? "of local attention"
+           : strcmp(name, "sequential") == 0 ? "of sequential"
+                                             : "of the product alone";
+}
+
+static const char *base_sentence(const bench_result *r)
+{
+    const char *name = r->figures[r->base].name;
+    if (strcmp(name, "cublas") == 0)
+        return "one rank's product alone, by the fastest of 8 ways that cuBLASLt proposes; nothing "
+               "is sent";
+    if (strcmp(name, "blas") == 0)
+        return "one rank's product alone, by one call of the BLAS; nothing is sent";
+    if (strcmp(name, "local") == 0)
+        return "attention to one rank's tokens alone, by the same code; nothing is sent";
+    if (strcmp(name, "products") == 0 && r->shape->op->experts)
+        return "one rank's products alone, by the same code; nothing is sent";
+    if (strcmp(name, "products") == 0)
+        return "one rank's product alone, by the same code; nothing is sent";
+    return "the same without overlap";
+}
+
+/* Operator, sizes and ranks: a description up to its algorithm, of a plan for just
+ * the rows that are run. */
+static void title(const bench_result *r)
+{
+    int i = r->count - 1;
+    while (i > 0 && strcmp(r->figures[i].name, "sequential") != 0)
+        i--;
+    const char *line = r->figures[i].plan;
+    const char *end = strstr(line, ": ");
+    if (end)
+        table_say(stdout, 2, "%.*s\n\n", (int)(end - line), line);
+}
+
+/* What a description says behind that; of a product alone no algorithm. */
+static void plans(const bench_result *r)
+{
+    bool any = false;
+    for (int i = 0; i < r->count; i++) {
+        const bench_figure *f = &r->figures[i];
+        const char *how = strstr(f->plan, ": ");
+        const char *cut = how ? strstr(how, "; ") : NULL;
+        char rows[40] = "";
+        how = cut && is_product(f->name) ? cut : how;
+        if (r->shape->plan_m > r->shape->m && strcmp(f->name, "chosen") == 0)
+            snprintf(rows, sizeof rows, "for m=%lld: ", (long long)r->shape->plan_m);
+        if (how)
+            table_say(stdout, 15, "%s  %-13s%s%s\n", any ? "" : "Plans:\n", f->name, rows, how + 2);
+        any = any || how;
+    }
+    if (any)
+        putchar('\n');
+}
+
+static void conditions(const bench_result *r)
+{
+    const bench_request *q = r->request;
+    char sets[60] = "";
+    if (r->count > 1)
+        table_say(stdout, 2, "  Compared with \"%s\": %s.\n", r->figures[r->base].name,
+                  base_sentence(r));
+    if (measure_wire() > 0)
+        table_say(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+                  measure_wire());
+    if (r->shape->plan_m > r->shape->m)
+        table_say(stdout, 2, "  Runs of %lld rows, which the chosen plan is not for alone.\n",
+                  (long long)r->shape->m);
+    if (r->sets)
+        snprintf(sets, sizeof sets, "; %d set%s of operands", r->sets, r->sets == 1 ? "" : "s");
+    table_say(
+        stdout, 2,
+        "  Times are of one call: the median of %lld round%s of the slowest rank, %d call%s a "
+        "%s, by the clock of the %s%s.\n\n",
+        (long long)q->rounds, q->rounds == 1 ? "" : "s", r->inner, r->inner == 1 ? "" : "s",
+        q->graph ? "graph" : "round", r->device_clock ? "GPU" : "host", sets);
+}
+
+static void chart(const bench_result *r)
+{
+    double base = r->figures[r->base].us, most = base;
+    for (int i = 0; i < r->count; i++)
+        most = fmax(most, r->figures[i].us);
+    for (int i = 0; i < r->count; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%.2fx", r->figures[i].us / base);
+        table_bar(stdout, r->figures[i].name, r->figures[i].us, base, most, text);
+    }
+    table_say(stdout, 2, "  Shorter is sooner; a colon stands where \"%s\" ends.\n\n",
+              r->figures[r->base].name);
+}
+
+static void figures(const bench_result *r)
+{
+    bool product = r->shape->op->product, cache = r->shape->op->cache;
+    bool host = table_width(stdout) >= HOST_WIDTH, plan = table_width(stdout) >= PLAN_WIDTH;
+    const bench_figure *base = &r->figures[r->base];
+    printf("  %-13s%10s%22s%15s%s%s\n", "", "us", base_head(base->name),
+           product ? "GFLOP/s"
+           : cache ? "GB/s of cache"
+                   : "GB/s received",
+           host ? "  host us" : "", plan ? "  plan ms" : "");
+    for (int i = 0; i < r->count; i++) {
+        const bench_figure *f = &r->figures[i];
+        printf("  %-13s", f->name);
+        cell(10, f->us, 1);
+        cell(21, f->us / base->us, 2);
+        putchar('x');
+        cell(15, product ? gflop_s(r, f) : cache ? gb_s_read(r, f) : gb_s(r, f), product ? 1 : 2);
+        if (host)
+            cell(9, f->host_us, 2);
+        if (plan)
+            cell(9, *f->plan ? f->plan_again_ms : (double)NAN, 1);
+        putchar('\n');
+    }
+    putchar('\n');
 }
 
 void bench_report_table(const bench_result *r)
 {
-    const bench_request *q = r->request;
-    bool product = r->shape->op->product;
     const bench_figure *base = &r->figures[r->base];
-    char over[32];
-    for (int i = 0; i < r->count; i++)
-        if (*r->figures[i].plan)
-            printf("%-13s%s\n", r->figures[i].name, r->figures[i].plan);
-    if (measure_wire() > 0)
-        printf("The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n", measure_wire());
-    if (r->shape->plan_m > r->shape->m)
-        printf("Runs of %lld rows, which the chosen plan is not for alone.\n",
-               (long long)r->shape->m);
-    if (r->sets)
-        printf("%d set%s of operands, ", r->sets, r->sets == 1 ? "" : "s");
-    printf("%d call%s a %s; the median of %lld round%s of the slowest rank, by the clock of the "
-           "%s\n\n",
-           r->inner, r->inner == 1 ? "" : "s", q->graph ? "graph" : "round", (long long)q->rounds,
-           q->rounds == 1 ? "" : "s", r->device_clock ? "GPU" : "host");
+    title(r);
+    conditions(r);
     if (r->shape->op->meets) { /* nothing travels, and there is no plan */
-        printf("%-12s %12s\n%-12s %12.1f\n\n", "", "us", base->name, base->us);
+        printf("  %-13s%10s\n  %-13s%10.1f\n\n", "", "us", base->name, base->us);
         return;
     }
-
-    snprintf(over, sizeof over, "/ %s", base->name);
-    printf("%-12s %12s %12s %12s %12s %12s\n", "", "us", over,
-           product               ? "GFLOP/s"
-           : r->shape->op->cache ? "GB/s of cache"
-                                 : "GB/s received",
-           "host us", "plan ms");
-    for (int i = 0; i < r->count; i++) {
-        const bench_figure *f = &r->figures[i];
-        printf("%-12s", f->name);
-        cell(f->us, 1);
-        cell(f->us / base->us, 3);
-        cell(product               ? gflop_s(r, f)
-             : r->shape->op->cache ? gb_s_read(r, f)
-                                   : gb_s(r, f),
-             product ? 1 : 2);
-        cell(f->host_us, 2);
-        cell(*f->plan ? f->plan_again_ms : (double)NAN, 1);
-        putchar('\n');
-    }
-    putchar('\n');
+    figures(r);
+    if (r->count > 1 && (r->request->chart || isatty(STDOUT_FILENO)))
+        chart(r);
+    plans(r);
 }
 
 /* ---- For programs ---------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "decode.h"
 #include "matrix.h"
 #include "measure.h"
+#include "table.h"
 #include "text.h"
 #include "timeline.h"
 
@@ -17,7 +18,7 @@ static const char *how(const decode_result *r)
 
 static void row(const decode_result *r, const char *name, int version, int base)
 {
-    printf("  %-50s %10.3f %10.2f\n", name, r->us[version] / 1000, r->us[version] / r->us[base]);
+    printf("  %-42s%10.3f%20.2fx\n", name, r->us[version] / 1000, r->us[version] / r->us[base]);
 }
 
 static void print_layer(const decode_result *r)
@@ -27,8 +28,8 @@ static void print_layer(const decode_result *r)
     char source[200];
     snprintf(source, sizeof source, "%s", r->source);
     text_harmless(source, false);
-    printf("attention of %s: %d rank%s on %s\n", source, r->ranks, r->ranks == 1 ? "" : "s",
-           r->device);
+    table_say(stdout, 2, "attention of %s: %d rank%s on %s\n", source, r->ranks,
+              r->ranks == 1 ? "" : "s", r->device);
     printf("  hidden %lld, %d heads of %d, %d of the cache, %s\n", (long long)w->hidden, w->heads,
            w->head_dim, w->kv_heads, matrix_dtype_names[r->shape.dtype]);
     printf("  %lld sequence%s of up to %lld tokens, and one more each\n", (long long)r->shape.batch,
@@ -47,9 +48,9 @@ static void print_check(const decode_error *e, imbrex_dtype dtype)
     if (e->apart)
         printf("  ranks do not have the same y, as all are to\n");
     if (decode_check_blind(e, dtype))
-        printf(
-            "  rounding may change y by all that it is, so nothing can be said of it: compute in "
-            "f32\n");
+        table_say(stdout, 2,
+                  "  rounding may change y by all that it is, so nothing can be said of it: "
+                  "compute in f32\n");
     printf("  error of all of y        %.2g of its spread, allowed %.2g\n",
            decode_check_relative(e), decode_check_allowed(dtype));
     printf("  worst element            %.2g of its spread, allowed %.2g\n", e->worst,
@@ -64,8 +65,8 @@ static void print_plan(const char *what, const char *line)
     const char *algorithm = strstr(line, ": ");
     algorithm = algorithm ? algorithm + 2 : "";
     if (*line)
-        printf("  %-10s %.*s: %.*s\n", what, (int)strcspn(line, " "), line,
-               (int)strcspn(algorithm, ";"), algorithm);
+        table_say(stdout, 13, "  %-10s %.*s: %.*s\n", what, (int)strcspn(line, " "), line,
+                  (int)strcspn(algorithm, ";"), algorithm);
 }
 
 void decode_print_table(const decode_result *r)
@@ -76,16 +77,20 @@ void decode_print_table(const decode_result *r)
     print_plan("attention", r->attend);
     print_plan("output", r->output);
     if (measure_wire() > 0)
-        printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
-               measure_wire());
-    if (r->device_clock)
-        printf("  By the GPU's clock%s.\n", r->graph ? ", replays of a CUDA graph of each" : "");
-    printf("\n  %-50s %10s %10s\n", "attention", "ms", "/ own");
-    row(r, "to the tokens and heads of this rank: own", DECODE_ATTEND_OWN, DECODE_ATTEND_OWN);
+        table_say(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+                  measure_wire());
+    table_say(stdout, 2, "  Compared with the same work of a rank, nothing sent.%s%s\n",
+              r->device_clock ? " By the GPU's clock" : "",
+              !r->device_clock ? ""
+              : r->graph       ? ", replays of a CUDA graph of each."
+                               : ".");
+    printf("\n  %-42s%10s%21s\n", "attention", "ms", "of own");
+    row(r, "own: to the tokens and heads of this rank", DECODE_ATTEND_OWN, DECODE_ATTEND_OWN);
     row(r, r->shape.by_heads ? "in the step: the same" : "to all tokens: merged over ranks",
         DECODE_ATTEND, DECODE_ATTEND_OWN);
-    printf("\n  %-50s %10s %10s\n", "whole step, from hidden state to output", "ms", "/ alone");
-    row(r, "without communication: alone", DECODE_ALONE, DECODE_ALONE);
+    printf("\n  %-42s%10s%21s\n", "whole step, from hidden state to output", "ms",
+           "of the step alone");
+    row(r, "alone: nothing sent", DECODE_ALONE, DECODE_ALONE);
     row(r, "sequential: communicate, compute", DECODE_SEQUENTIAL, DECODE_ALONE);
     row(r, "overlapped", DECODE_STEP, DECODE_ALONE);
     putchar('\n');

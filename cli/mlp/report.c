@@ -7,6 +7,7 @@
 #include "matrix.h"
 #include "measure.h"
 #include "mlp.h"
+#include "table.h"
 #include "text.h"
 
 double mlp_hidden(const mlp_result *r)
@@ -17,7 +18,7 @@ double mlp_hidden(const mlp_result *r)
 
 static void row(const mlp_result *r, const char *name, double us)
 {
-    printf("  %-36s %10.2f %10.2f\n", name, us / 1000, us / r->products_us);
+    printf("  %-36s%10.2f%24.2fx\n", name, us / 1000, us / r->products_us);
 }
 
 /* Over 100 % is the measurement's noise: overlap cannot beat having nothing to send. */
@@ -27,9 +28,9 @@ static void say_hidden(const mlp_result *r, char *text, size_t size)
     if (isnan(hidden) || r->ranks == 1)
         snprintf(text, size, "nothing to hide");
     else if (hidden >= 1)
-        snprintf(text, size, "all of it, and what is measured beyond is noise");
+        snprintf(text, size, "all of it");
     else if (hidden < 0)
-        snprintf(text, size, "none: overlapped was slower than sequential");
+        snprintf(text, size, "none");
     else
         snprintf(text, size, "%.0f %%", 100 * hidden);
 }
@@ -80,56 +81,78 @@ static double unevenness(const mlp_result *r)
 
 static void print_experts(const mlp_result *r)
 {
+    enum { PAIRS_TEXT = 64 * 21 }; /* of 64 ranks */
     printf("  %d experts, %d of them for each token, %s", r->experts, r->top_k,
            r->whole ? "whole, on one rank each" : "each cut over all ranks");
     if (r->shared)
         printf("; shared: ffn %lld, for all tokens", (long long)r->shared);
-    printf("\n  pairs of token and expert on each rank:");
-    for (int i = 0; i < r->ranks; i++)
-        printf(" %lld", (long long)r->pairs[i]);
-    printf("\n  the rank with the most has %.2f times the mean, the expert %.2f times\n",
-           unevenness(r), (double)r->most_of_expert * r->experts / ((double)r->tokens * r->top_k));
+    char pairs[PAIRS_TEXT];
+    size_t length = 0;
+    for (int i = 0; i < r->ranks && length < sizeof pairs; i++)
+        length += (size_t)snprintf(pairs + length, sizeof pairs - length, " %lld",
+                                   (long long)r->pairs[i]);
+    table_say(stdout, 4, "\n  pairs of token and expert on each rank:%s\n", pairs);
+    table_say(
+        stdout, 4, "  the rank with the most has %.2f times the mean, the expert %.2f times\n",
+        unevenness(r), (double)r->most_of_expert * r->experts / ((double)r->tokens * r->top_k));
 }
 
-void mlp_print_table(const mlp_result *r)
+static void print_layer(const mlp_result *r)
 {
     char source[200];
     snprintf(source, sizeof source, "%s", r->source);
     text_harmless(source, false);
-    printf("MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n", source,
-           (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
-           matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
-    printf("  activation %s%s%s, %s%s\n", r->activation, r->gated ? ", gated" : ", no gate",
-           r->biases ? ", with biases" : "",
-           r->activation_from ? "of " : "assumed: no config.json lies beside the weights",
-           r->activation_from ? r->activation_from : "");
+    table_say(stdout, 2, "MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n",
+              source, (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
+              matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
+    table_say(stdout, 4, "  activation %s%s%s, %s%s\n", r->activation,
+              r->gated ? ", gated" : ", no gate", r->biases ? ", with biases" : "",
+              r->activation_from ? "of " : "assumed: no config.json lies beside the weights",
+              r->activation_from ? r->activation_from : "");
     if (r->scaling != IMBREX_UNSCALED)
-        printf("  weights e4m3, a scale %s; activations e4m3, %s\n",
-               r->scaling == IMBREX_PER_BLOCK ? "for 128 x 128" : "a row",
-               r->fixed                         ? "by the checkpoint's scales"
-               : r->scaling == IMBREX_PER_BLOCK ? "a scale for 128 of a token"
-                                                : "a scale a token");
+        table_say(stdout, 4, "  weights e4m3, a scale %s; activations e4m3, %s\n",
+                  r->scaling == IMBREX_PER_BLOCK ? "for 128 x 128" : "a row",
+                  r->fixed                         ? "by the checkpoint's scales"
+                  : r->scaling == IMBREX_PER_BLOCK ? "a scale for 128 of a token"
+                                                   : "a scale a token");
     if (r->experts)
         print_experts(r);
     if (r->replicated)
         printf("  x and y on every rank whole\n");
     if (r->residual || r->norm)
-        printf("  y%s%s%s\n", r->residual ? " with a residual" : "", r->norm ? ", normed by " : "",
-               r->norm ? r->norm : "");
-    printf("  %s   %s\n  down       %s\n", r->gated ? "gate, up" : "up      ", r->gate_up, r->down);
+        table_say(stdout, 4, "  y%s%s%s\n", r->residual ? " with a residual" : "",
+                  r->norm ? ", normed by " : "", r->norm ? r->norm : "");
+    table_say(stdout, 13, "  %s   %s\n  down       %s\n", r->gated ? "gate, up" : "up      ",
+              r->gate_up, r->down);
+}
+
+static void print_times(const mlp_result *r)
+{
     if (measure_wire() > 0)
-        printf("  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
-               measure_wire());
-    if (r->device_clock)
-        printf("  By the GPU's clock%s.\n", r->graph ? ", replays of a CUDA graph of each" : "");
-    printf("\n  %-36s %10s %10s\n", "", "ms", "/ products");
-    row(r, "products alone, no communication", r->products_us);
+        table_say(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+                  measure_wire());
+    table_say(stdout, 2,
+              "  Compared with the products alone: what each rank multiplies, nothing sent.%s%s\n",
+              r->device_clock ? " By the GPU's clock" : "",
+              !r->device_clock ? ""
+              : r->graph       ? ", replays of a CUDA graph of each."
+                               : ".");
+    printf("\n  %-36s%10s%25s\n", "", "ms", "of the products alone");
+    row(r, "products alone, nothing sent", r->products_us);
     row(r, "sequential: communicate, compute", r->sequential_us);
     row(r, "overlapped", r->overlapped_us);
     putchar('\n');
     char hidden[64];
     say_hidden(r, hidden, sizeof hidden);
+    printf("  overlapped is            %.2fx as fast as sequential\n",
+           r->sequential_us / r->overlapped_us);
     printf("  communication hidden     %s\n", hidden);
+}
+
+void mlp_print_table(const mlp_result *r)
+{
+    print_layer(r);
+    print_times(r);
     if (r->checked && r->experts)
         print_choice(&r->error);
     if (r->checked)

@@ -2,7 +2,10 @@
 #include "timeline.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
+
+#include "table.h"
 
 typedef struct lane {
     int64_t wait, product, fold; /* ns, in all */
@@ -144,36 +147,97 @@ bool timeline_summarise(const timeline_rank *rank, timeline_summary *out)
     return true;
 }
 
-static void print_rank(int rank, const timeline_summary *s, int64_t begin_ns, FILE *file)
+/* ---- As a table: a column a rank ------------------------------------------------------------- */
+
+enum { LABEL = 44, COLUMN = 10 };
+
+/* So that each row is words and one figure of every rank. */
+static const struct {
+    const char *label;
+    size_t at; /* in timeline_summary */
+    double factor;
+} rows[] = {
+    { "the kernel takes", offsetof(timeline_summary, kernel), 1 },
+    { "its first product begins, in the kernel", offsetof(timeline_summary, first_product), 1 },
+    { "waits of a block, mean", offsetof(timeline_summary, wait_mean), 1 },
+    { "waits of the block that waits most", offsetof(timeline_summary, wait_most), 1 },
+    { "stores and folds of a block, mean", offsetof(timeline_summary, stores), 1 },
+    { "products, % of all blocks' time", offsetof(timeline_summary, products), 100 },
+    { "first block's last product to the last's", offsetof(timeline_summary, tail), 1 },
+    { "last product to the kernel's end", offsetof(timeline_summary, after), 1 },
+    { "sends to peers begin, in the kernel", offsetof(timeline_summary, sent_first), 1 },
+    { "sends to peers end, in the kernel", offsetof(timeline_summary, sent_last), 1 },
+};
+
+typedef struct column {
+    int rank;
+    bool there;
+    timeline_summary s;
+} column;
+
+static void print_label(FILE *file, const char *label)
 {
-    fprintf(file, "%4d %6d %8.1f %8.1f %8.1f %9.1f %9.1f %8.1f %9.1f %8.1f %8.1f", rank, s->lanes,
-            us(s->begin_ns - begin_ns), s->kernel, s->first_product, s->wait_mean, s->wait_most,
-            s->stores, 100 * s->products, s->tail, s->after);
-    if (isfinite(s->sent_first))
-        fprintf(file, "  %.1f to %.1f\n", s->sent_first, s->sent_last);
-    else
-        fputs("  -\n", file);
+    fprintf(file, "  %-*s", LABEL - 2, label);
+}
+
+static void print_columns(FILE *file, const column *columns, int count, int64_t begin_ns)
+{
+    print_label(file, "");
+    for (int i = 0; i < count; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "rank %d", columns[i].rank);
+        fprintf(file, "%*s", COLUMN, name);
+    }
+    fputc('\n', file);
+    print_label(file, "blocks (SMs, or threads of a CPU)");
+    for (int i = 0; i < count; i++)
+        if (columns[i].there)
+            fprintf(file, "%*d", COLUMN, columns[i].s.lanes);
+        else
+            fprintf(file, "%*s", COLUMN, "no tiles");
+    fputc('\n', file);
+    print_label(file, "the kernel begins, after the first rank's");
+    for (int i = 0; i < count; i++)
+        if (columns[i].there)
+            fprintf(file, "%*.1f", COLUMN, us(columns[i].s.begin_ns - begin_ns));
+        else
+            fprintf(file, "%*s", COLUMN, "-");
+    fputc('\n', file);
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        print_label(file, rows[k].label);
+        for (int i = 0; i < count; i++) {
+            const double *value = (const void *)((const char *)&columns[i].s + rows[k].at);
+            if (columns[i].there && isfinite(*value))
+                fprintf(file, "%*.1f", COLUMN, *value * rows[k].factor);
+            else
+                fprintf(file, "%*s", COLUMN, "-");
+        }
+        fputc('\n', file);
+    }
 }
 
 void timeline_summary_print(const timeline_panel *panel, FILE *file)
 {
     int64_t begin_ns = INT64_MAX;
+    column columns[(TABLE_WIDTH - LABEL) / COLUMN];
+    int across = (table_width(file) - LABEL) / COLUMN;
     timeline_summary s;
     for (int r = 0; r < panel->rank_count; r++)
         if (timeline_summarise(&panel->ranks[r], &s) && s.begin_ns < begin_ns)
             begin_ns = s.begin_ns;
     if (begin_ns == INT64_MAX) {
-        fprintf(file, "%s: no tiles were traced\n", panel->name);
+        fprintf(file, "%s: no tiles were traced\n\n", panel->name);
         return;
     }
-    fprintf(file,
-            "\n%s: one call, us; waits and stores are a block's, products %% of all blocks' time\n"
-            "%4s %6s %8s %8s %8s %9s %9s %8s %9s %8s %8s  %s\n",
-            panel->name, "rank", "blocks", "begin", "kernel", "first", "wait mean", "wait most",
-            "stores", "products", "tail", "to end", "sends");
-    for (int r = 0; r < panel->rank_count; r++)
-        if (timeline_summarise(&panel->ranks[r], &s))
-            print_rank(panel->ranks[r].rank, &s, begin_ns, file);
-        else
-            fprintf(file, "%4d no tiles were traced\n", panel->ranks[r].rank);
+    table_say(file, 2, "%s: one call, in us; blocks are those of its last product\n", panel->name);
+    across = across < 1 ? 1 : across;
+    for (int r = 0; r < panel->rank_count; r += across) {
+        int count = panel->rank_count - r < across ? panel->rank_count - r : across;
+        for (int i = 0; i < count; i++) {
+            columns[i] = (column){ .rank = panel->ranks[r + i].rank };
+            columns[i].there = timeline_summarise(&panel->ranks[r + i], &columns[i].s);
+        }
+        print_columns(file, columns, count, begin_ns);
+        fputc('\n', file);
+    }
 }

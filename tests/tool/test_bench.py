@@ -171,7 +171,7 @@ class Bench(unittest.TestCase):
                          IMBREX_CACHE_DIR=folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("  kept\n"), 2, done.stdout)
-        self.assertEqual(done.stdout.count(" (measured: "), 2, done.stdout)
+        self.assertEqual(" ".join(done.stdout.split()).count(" (measured: "), 2, done.stdout)
         for words, says in ((("gemm_rs", "--page", "16"), "gemm_rs is no attention: --heads, "),
                             (("merge_states", "--chunk-rows", "8"), "merge_states has no --chunk")):
             done = bench(*words, "--ranks", "2")
@@ -231,11 +231,34 @@ class Bench(unittest.TestCase):
         table = bench("ag_gemm", "--m", "64", "--n", "64", "--k", "64", *ROUNDS)
         self.assertEqual((table.returncode, table.stderr), (0, ""))
         rows = [line.split() for line in table.stdout.splitlines()]
-        figures = {row[0]: row[1:] for row in rows if len(row) == 6}
+        figures = {row[0]: row[1:] for row in rows if len(row) == 6 and row[2].endswith("x")}
         for name in ("products", "sequential", "chosen"):
             self.assertIn(name, figures, table.stdout)
-            self.assertGreater(min(map(float, figures[name])), 0, table.stdout)
-        self.assertIn("ag_gemm m=64 n=64 k=64", table.stdout)
+            values = [float(value.rstrip("x")) for value in figures[name]]
+            self.assertGreater(min(values), 0, table.stdout)
+        self.assertTrue(table.stdout.startswith("ag_gemm m=64 n=64 k=64 "), table.stdout)
+        self.assertEqual(table.stdout.count("Compared with"), 1, table.stdout)
+        self.assertIn("of the product alone", table.stdout)
+        self.assertNotIn("##", table.stdout)  # no terminal, no chart
+
+    def test_lines_are_of_at_most_100_columns(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for words in (("ag_gemm", "--tune", "--timeline", os.path.join(folder, "t.svg")),
+                          ("all_reduce", "--tune", "--chart")):
+                done = bench(*words, "--ranks", "9", "--m", "90", "--n", "70", *ROUNDS,
+                             IMBREX_CACHE_DIR=folder, IMBREX_CPU_LINK="1")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
+
+    def test_chart(self):
+        done = bench("all_gather", "--m", "64", "--n", "64", "--ranks", "2", "--chart", *ROUNDS)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        bars = {line.split()[0]: line for line in done.stdout.splitlines() if "##" in line}
+        self.assertEqual(set(bars), {"sequential", "chosen"}, done.stdout)
+        self.assertTrue(bars["sequential"].endswith(" 1.00x"), done.stdout)
+        done = bench("all_gather", "--chart", "--json", *ROUNDS)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("--chart and --json exclude each other", done.stderr)
 
     def test_tune(self):
         words = ["gemm_rs", "--m", "64", "--n", "32", "--k", "16", "--ranks", "2"]
@@ -243,7 +266,7 @@ class Bench(unittest.TestCase):
             done = bench(*words, "--tune", *ROUNDS, IMBREX_CACHE_DIR=folder)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             table = done.stdout.split("\n\n")[1].splitlines()
-            self.assertEqual(table[0].split(), ["chunk", "rows", "us"], done.stdout)
+            self.assertEqual(table[0].split(), ["us", "chunk", "rows"], done.stdout)
             rows = [line.split() for line in table[1:]]
             self.assertLessEqual({"copy", "sequential", "scatter_push"}, {row[0] for row in rows})
             self.assertEqual([len(row) for row in rows if row[-1] == "kept"], [4], done.stdout)
@@ -280,8 +303,8 @@ class Bench(unittest.TestCase):
         self.assertEqual((parsed["dtype"], parsed["operand_sets"]), (None, None))
         table = bench("barrier", "--ranks", "3", "--rounds", "1", "--warm", "0")
         lines = table.stdout.splitlines()
-        self.assertRegex(lines[0], r"^\d+ calls? a round; the median of 1 round of the slow")
-        self.assertEqual([len(line.split()) for line in lines[1:]], [0, 1, 2, 0], table.stdout)
+        self.assertRegex(lines[0], r"^  Times are of one call: the median of 1 round of the slow")
+        self.assertEqual([len(line.split()) for line in lines[-4:]], [0, 1, 2, 0], table.stdout)
 
     def test_several_shapes_and_operators(self):
         rows = self.lines("ag_gemm,all_gather", "--shapes", "64,32,16; 8,8,8 ;gemm_rs:16,8,4")
@@ -374,7 +397,7 @@ class Bench(unittest.TestCase):
                 self.assertRegex(picture, "imbrex bench: ag_gemm, m 64, n 64, k 64, f32; 2 ranks "
                                           "on cpu:0%s<" % re.escape(says))
                 self.assertIn(">chosen (copy)<", picture)
-                self.assertIn("\nchosen (copy): one call, us", done.stdout)
+                self.assertIn("\nchosen (copy): one call, in us; ", done.stdout)
 
     def test_plans_of_more_rows_than_are_run(self):
         done = bench("ag_gemm,all_gather", "--m", "64", "--plan-m", "300", "--json", *ROUNDS)
@@ -383,11 +406,11 @@ class Bench(unittest.TestCase):
             result = json.loads(line)
             self.assertEqual((result["m"], result["plan_m"]), (64, 300))
         done = bench("ag_gemm", "--m", "20", "--plan-m", "30", *ROUNDS)
-        self.assertRegex(done.stdout, "\nsequential +ag_gemm m=20 ", done.stderr)
-        self.assertRegex(done.stdout, "\nchosen +ag_gemm m=30 ")
-        self.assertIn("\nRuns of 20 rows, which", done.stdout)
+        self.assertRegex(done.stdout, "^ag_gemm m=20 ", done.stderr)
+        self.assertRegex(done.stdout, "\n  chosen +for m=30: ")
+        self.assertIn("\n  Runs of 20 rows, which", done.stdout)
         done = bench("ag_gemm", "--plan-m", "30", *ROUNDS)
-        self.assertRegex(done.stdout, "\nsequential +ag_gemm m=30 ", done.stderr)
+        self.assertRegex(done.stdout, "^ag_gemm m=30 ", done.stderr)
 
     def test_what_one_algorithm_cannot_do_others_do(self):
         words = ["--algorithm", "teleport,chosen,copy", "--m", "64", "--json"]

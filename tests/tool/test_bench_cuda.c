@@ -343,7 +343,8 @@ static void a_call_is_drawn(void **state)
     char path[] = "/tmp/imbrex-timeline-XXXXXX.svg";
     close(mkstemps(path, 4));
     bench_request q = request();
-    static const char *const words[] = { "copy: one call, us", "\n   0 ", "\n   1 ", NULL };
+    static const char *const words[] = { "copy: one call, in us; ", "    rank 0    rank 1\n",
+                                         "\n  sends to peers end", NULL };
     static const char *const drawn[] = { "rank 1", "kernel gemm", "to rank 1", NULL };
     q.json = false;
     q.timeline = path;
@@ -354,7 +355,7 @@ static void a_call_is_drawn(void **state)
     char *text = output_of(rank_main_of_bench, &q, 2), *from = strstr(text, "copy: one call");
     assert_non_null(from);
     memmove(text, from, strlen(from) + 1);
-    check_output(text, 4, words);
+    check_output(text, 15, words);
     check_drawing(path, drawn);
 }
 

@@ -252,7 +252,7 @@ class Decode(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for part in ("8 heads of 64, 2 of the cache, f32", "RoPE llama3, theta 500000",
                      "5 sequences of up to 40 tokens", "token t of a sequence lies on rank t % 2",
-                     "/ own", "/ alone"):
+                     "of own\n", "of the step alone\n"):
             self.assertIn(part, done.stdout)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
         with open(picture) as file:
