@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import imbrex
 import imbrex.torch as it
-from imbrex.torch import _again, _define
+from imbrex.torch import _again, _define, _ranks
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = "cuda:%d" % RANK if os.environ["IMBREX_TEST_DEVICE"] == "cuda" else "cpu"
@@ -268,7 +268,6 @@ def check_errors():
 
 def check_plans():
     """Of many sizes the latest are kept."""
-    from imbrex.torch import _ranks
     it.keep_plans(3)
     for n in range(8, 16):
         it.all_reduce(whole(1, ROWS, n))
@@ -306,6 +305,16 @@ def check_again():
         near(it.all_reduce(x, None, residual), SIZE * x + residual, "one tensor or two")
         near(it.all_reduce(y, None, residual), SIZE * y + residual, "one tensor or two")
     near(it.all_reduce(torch._neg_view(x)), -SIZE * x, "a view that negates")
+    calls, again = [], _ranks._Ranks.again
+
+    def interrupted(ranks, kept, args):
+        if not calls:  # by another call of the same shapes, as by another thread
+            calls.append(None)
+            calls[0] = it.all_reduce(y, None, x)
+        return again(ranks, kept, args)
+    with mock.patch.object(_ranks._Ranks, "again", interrupted):
+        near(it.all_reduce(x, None, y), SIZE * x + y, "the call that was interrupted")
+        near(calls[0], SIZE * y + x, "the call that came between")
     it.keep_plans(1)
     for n in N, N + 1, N:  # whose plan is gone by then
         near(it.all_reduce(whole(6, ROWS, n)), SIZE * whole(6, ROWS, n), "its plan is gone")

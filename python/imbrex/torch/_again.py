@@ -39,7 +39,7 @@ class Again:
 
     def run(self, arguments, results):
         """As the operator, and what it returns."""
-        args = self._args
+        args = type(self._args).from_buffer_copy(self._args)  # another thread has its own
         for name, place in self._given:
             setattr(args, name, arguments[place].data_ptr())
         for name, place in self._made:
