@@ -81,5 +81,6 @@ int cli_decode(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_compile(int argc, char **argv);
 int cli_info(int argc, char **argv);
+int cli_doctor(int argc, char **argv);
 
 #endif /* CLI_H */

@@ -51,6 +51,9 @@ IMBREX_TRY cuda_calls_open(void);
 /* OK for result 0, else DEVICE with a sentence that names the call and the driver's word for it. */
 IMBREX_TRY cuda_calls_check(int result, const char *call);
 
+/* Whether cuBLASLt is found and opens on this device; its context is current afterwards. */
+IMBREX_TRY cuda_blas_check(const char *device);
+
 /* ---- A clock --------------------------------------------------------------------------------- */
 
 /* The GPU itself reads it: two events on the stream that is timed, one of ordinary priority, as

@@ -26,6 +26,7 @@ static const command commands[] = {
     { "bench", cli_bench, "time an operator, overlapped and not, against its product alone" },
     { "compile", cli_compile, "compile kernels ahead, for a GPU that need not be here" },
     { "info", cli_info, "what this build and this machine can do" },
+    { "doctor", cli_doctor, "try what imbrex needs of this machine, and say what to do" },
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

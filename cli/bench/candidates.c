@@ -395,6 +395,18 @@ void cuda_blas_close(cublasLtHandle_t handle)
         cublas->destroy(handle);
 }
 
+imbrex_status cuda_blas_check(const char *device)
+{
+    cuda_timer *timer;
+    cublasLtHandle_t handle;
+    TRY(cuda_timer_open(device, &timer));
+    imbrex_status status = cuda_blas_open(&handle);
+    if (status == IMBREX_OK)
+        cuda_blas_close(handle);
+    cuda_timer_close(timer);
+    return status;
+}
+
 /* By columns c is c^T[n, m] = op(b)[n, k] a^T[k, m]: the library's first operand is our b. */
 static imbrex_status describe(const bench_shape *s, cuda_blas_product *p)
 {
