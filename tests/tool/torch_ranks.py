@@ -9,6 +9,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import imbrex
@@ -331,6 +332,16 @@ class Seen(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+class Functions(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.names.append(getattr(function, "__name__", ""))
+        return function(*args, **(kwargs or {}))
+
+
 class Another(torch.Tensor):
     pass
 
@@ -367,6 +378,11 @@ def check_shorter():
         with torch.inference_mode():
             c = it.all_reduce(x)
         assert c.is_inference()
+        with Functions() as functions:
+            it.all_reduce(x)
+        assert "all_reduce" in functions.names, functions.names
+    graph = torch.fx.symbolic_trace(lambda x: it.all_reduce(x)).graph
+    assert torch.ops.imbrex.all_reduce in [node.target for node in graph.nodes], graph
     assert it.all_reduce(x.to("meta")).is_meta
 
 

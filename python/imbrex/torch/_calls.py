@@ -6,23 +6,26 @@ from torch import Tensor
 
 from . import (_decode, _experts, _experts_back, _experts_scaled,  # noqa: F401: they define
                _operators, _scaled)  # torch.ops.imbrex
+from ._define import Eager
 from ._ranks import GroupOrName, name_of, size_of
+
+_run = Eager()
 
 
 def all_gather(a: Tensor, *, m: Optional[int] = None, group: GroupOrName = None) -> Tensor:
     """[m, n], all ranks' rows of a[rows, n].  m: rows of all ranks; None: size * rows."""
-    return torch.ops.imbrex.all_gather(a, m, name_of(group))
+    return _run.all_gather(a, m, name_of(group))
 
 
 def reduce_scatter(a: Tensor, *, group: GroupOrName = None) -> Tensor:
     """[rows, n], this rank's rows of the sum over ranks of a[m, n]."""
-    return torch.ops.imbrex.reduce_scatter(a, name_of(group))
+    return _run.reduce_scatter(a, name_of(group))
 
 
 def all_reduce(a: Tensor, bias: Optional[Tensor] = None, residual: Optional[Tensor] = None, *,
                group: GroupOrName = None) -> Tensor:
     """The sum over ranks of a[..., n], + bias[n] + residual[..., n], which all ranks have alike."""
-    return torch.ops.imbrex.all_reduce(a, bias, residual, name_of(group))
+    return _run.all_reduce(a, bias, residual, name_of(group))
 
 
 def all_reduce_rms(a: Tensor, residual: Tensor, gamma: Tensor, eps: float = 1e-6, *,
@@ -30,7 +33,7 @@ def all_reduce_rms(a: Tensor, residual: Tensor, gamma: Tensor, eps: float = 1e-6
                    group: GroupOrName = None) -> Tuple[Tensor, Tensor]:
     """(c, h): h = the sum over ranks of a[..., n], + bias + residual; c = RMSNorm(h) * (gamma +
     gamma_offset), gamma[n]."""
-    return torch.ops.imbrex.all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias,
+    return _run.all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias,
                                            name_of(group))
 
 
@@ -42,7 +45,7 @@ def ag_mm(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *, m: Optional[in
     made.  m: rows of all ranks; None: size * rows.  keep_gathered: a gradient of b takes all rows
     of a: they are kept, or else gathered again."""
     keep = keep_gathered and torch.is_grad_enabled() and b.requires_grad
-    return torch.ops.imbrex.ag_mm(a, b, bias, keep, m, name_of(group))[0]
+    return _run.ag_mm(a, b, bias, keep, m, name_of(group))[0]
 
 
 def mm_rs(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *,
@@ -50,13 +53,13 @@ def mm_rs(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *,
     """[rows, n], this rank's rows of the sum over ranks of a[m, k] times b[k, n], + bias[n].
 
     a, b: this rank's own, as of ag_mm; bias: the same on all ranks, added once."""
-    return torch.ops.imbrex.mm_rs(a, b, bias, name_of(group))
+    return _run.mm_rs(a, b, bias, name_of(group))
 
 
 def mm_ar(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *,
           group: GroupOrName = None) -> Tensor:
     """[m, n], the sum over ranks of a[m, k] times b[k, n], + bias[n], on all ranks."""
-    return torch.ops.imbrex.mm_ar(a, b, bias, name_of(group))
+    return _run.mm_ar(a, b, bias, name_of(group))
 
 
 # ---- 8-bit products ------------------------------------------------------------------------------
@@ -77,7 +80,7 @@ def ag_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
 
     scale_a is of this rank's rows and travels with them; one for all is alike on all ranks.  bias:
     of out_dtype.  use_fast_accum: fewer bits, faster; not by blocks.  No gradient."""
-    return torch.ops.imbrex.ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
+    return _run.ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
                                          False, m, name_of(group))[0]
 
 
@@ -86,7 +89,7 @@ def scaled_mm_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
                  use_fast_accum: bool = False, group: GroupOrName = None) -> Tensor:
     """[rows, n] of out_dtype, this rank's rows of the sum over ranks of a[m, k] times b[k, n],
     + bias[n].  Operands as of ag_scaled_mm, with scale_a of m rows.  No gradient."""
-    return torch.ops.imbrex.scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
+    return _run.scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
                                          name_of(group))
 
 
@@ -94,7 +97,7 @@ def scaled_mm_ar(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
                  bias: Optional[Tensor] = None, *, out_dtype: torch.dtype = torch.bfloat16,
                  use_fast_accum: bool = False, group: GroupOrName = None) -> Tensor:
     """[m, n] of out_dtype, that sum on all ranks.  Operands as of scaled_mm_rs.  No gradient."""
-    return torch.ops.imbrex.scaled_mm_ar(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
+    return _run.scaled_mm_ar(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
                                          name_of(group))
 
 
@@ -174,7 +177,7 @@ def ag_moe_gathered(a: Tensor, b: Tensor, ids: Tensor, weights: Optional[Tensor]
 def _ag_moe(a, b, ids, weights, whole, experts, align, rows, keep, replicate, m, group):
     name = name_of(group)
     experts = _experts_of(b, whole, experts, name)
-    c, gathered, *made = torch.ops.imbrex.ag_moe(a, b, ids, weights, experts, whole, align, rows,
+    c, gathered, *made = _run.ag_moe(a, b, ids, weights, experts, whole, align, rows,
                                                  keep, replicate, m, name)
     return c, _routing_of(made, ids, experts, whole, align, replicate), gathered
 
@@ -198,7 +201,7 @@ def moe_rs(a: Tensor, b: Tensor, routing: Routing, bias: Optional[Tensor] = None
 
     a[capacity, k]: rows as ag_moe's c has them; b[experts here, k, n]; routing: of that ag_moe.
     Where that had replicate=True all ranks get all tokens."""
-    return torch.ops.imbrex.moe_rs(a, b, list(routing[:6]), bias, residual, routing.experts,
+    return _run.moe_rs(a, b, list(routing[:6]), bias, residual, routing.experts,
                                    routing.top_k, routing.whole, routing.align, routing.replicate,
                                    routing.tokens, name_of(group))
 
@@ -219,7 +222,7 @@ def ag_scaled_moe(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, ids: T
     scale_a is of this rank's tokens and travels with them.  No gradient."""
     name = name_of(group)
     experts = _experts_of(b, whole, experts, name)
-    c, *made = torch.ops.imbrex.ag_scaled_moe(a, b, scale_a, scale_b, ids, weights, out_dtype,
+    c, *made = _run.ag_scaled_moe(a, b, scale_a, scale_b, ids, weights, out_dtype,
                                               experts, whole, align, rows, replicate, m, name)
     return c, _routing_of(made, ids, experts, whole, align, replicate)
 
@@ -230,7 +233,7 @@ def scaled_moe_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, routin
     """[tokens, n] of out_dtype: as moe_rs, of 8 bits.  Operands as of ag_scaled_moe, with scale_a
     of capacity rows; routing: of ag_moe or ag_scaled_moe; bias and residual: of out_dtype.  No
     gradient."""
-    return torch.ops.imbrex.scaled_moe_rs(
+    return _run.scaled_moe_rs(
         a, b, scale_a, scale_b, list(routing[:6]), bias, residual, out_dtype, routing.experts,
         routing.top_k, routing.whole, routing.align, routing.replicate, routing.tokens,
         name_of(group))
@@ -250,7 +253,7 @@ def dispatch(a: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *, expert
     up], and has no gradient; else scales is None."""
     if rank_tokens is None:
         rank_tokens = a.shape[0]
-    c, scales, *made = torch.ops.imbrex.dispatch(a, ids, weights, experts, rank_tokens, align,
+    c, scales, *made = _run.dispatch(a, ids, weights, experts, rank_tokens, align,
                                                  expert_capacity, rows, e4m3, name_of(group))
     tensors: _Six = tuple(made)  # type: ignore[assignment]
     routing = Routing(*tensors, experts=experts, top_k=ids.shape[1], whole=True, align=align,
@@ -265,7 +268,7 @@ def combine(a: Tensor, routing: Routing, residual: Optional[Tensor] = None, *,
     + residual[tokens, n].
 
     a[capacity, n]: rows as dispatch's c has them; routing: of that dispatch."""
-    return torch.ops.imbrex.combine(a, list(routing[:6]), residual, routing.tokens, routing.experts,
+    return _run.combine(a, list(routing[:6]), residual, routing.tokens, routing.experts,
                                     routing.rank_tokens, routing.top_k, routing.align,
                                     routing.expert_capacity, name_of(group))
 
@@ -280,7 +283,7 @@ def merge_states(o: Tensor, lse: Tensor, *, sinks: Optional[Tensor] = None, natu
     Rank r gets heads r*H/R up to (r+1)*H/R; replicate: all.  lse: to base e, as FlashAttention has
     it; natural=False: to base 2, as FlashInfer.  Where it is infinite or NaN the rank has no such
     tokens.  sinks[heads]: scores of one more token, whose v is 0.  No gradient."""
-    return torch.ops.imbrex.merge_states(o, lse, sinks, natural, replicate, name_of(group))
+    return _run.merge_states(o, lse, sinks, natural, replicate, name_of(group))
 
 
 def flash_decode(q: Tensor, k: Tensor, v: Optional[Tensor], lengths: Tensor, *,
@@ -304,6 +307,6 @@ def flash_decode(q: Tensor, k: Tensor, v: Optional[Tensor], lengths: Tensor, *,
     of a sequence here, alike on all ranks; None: what there is room for, so that caches, or tables
     of pages, must have alike many on all ranks.  scale: of q . k, 0: 1/sqrt(head_dim).  soft_cap,
     sinks, natural, replicate: as imbrex_decode.h and merge_states have them.  No gradient."""
-    return torch.ops.imbrex.flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k,
+    return _run.flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k,
                                          scale_v, context, scale, soft_cap, heads_first, natural,
                                          replicate, name_of(group))

@@ -57,6 +57,9 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
     return defined
 
 
+_NUMBERS = frozenset((type(None), bool, int, float, str, torch.dtype))
+
+
 def _is_plain(arguments):
     """Whether there is nothing to them but memory: no gradient that somebody wants, no minus that
     is yet to be carried out, and nobody who traces or transforms what is done to them."""
@@ -68,9 +71,32 @@ def _is_plain(arguments):
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if (graded and x.requires_grad) or x.is_neg() or not (x.is_cuda or x.is_cpu):
                 return False
-        elif isinstance(x, torch.Tensor) or (kind is list and not _is_plain(x)):
+        elif kind not in _NUMBERS and not (kind is list and _is_plain(x)):
             return False
     return True
+
+
+def _eager(name):
+    """torch.ops.imbrex's operator for callers of ours: straight to what runs it, unless somebody
+    looks on, such as a compiler or a profiler.  PyTorch's dispatcher takes as long as the rest."""
+    operator, run = getattr(torch.ops.imbrex, name), _runs[name]
+
+    def call(*arguments):
+        if torch.compiler.is_compiling() or torch.autograd.profiler._is_profiler_enabled \
+                or torch._C._len_torch_function_stack() or torch._C._is_tracing() \
+                or not _is_plain(arguments):
+            return operator(*arguments)
+        return run(*arguments)
+    return call
+
+
+class Eager:
+    """The operators, by their names."""
+
+    def __getattr__(self, name):
+        call = _eager(name)
+        setattr(self, name, call)  # it is found there from now on
+        return call
 
 
 class _Shorter:
