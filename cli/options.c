@@ -131,10 +131,23 @@ static int print_help(const options_page *page)
     return OPTIONS_HELPED;
 }
 
+/* NULL: it was never one. */
+static const char *instead_of(const options_page *page, const char *name)
+{
+    for (const option_gone *g = page->gone; g && g->name; g++)
+        if (strcmp(g->name, name) == 0)
+            return g->instead;
+    return NULL;
+}
+
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 static int wrong_value(const options_page *page, const option *o, const char *value)
 {
+    char words[2 * WORD_MAX];
+    snprintf(words, sizeof words, "%s %s", o->name, value);
+    if (instead_of(page, words))
+        return options_wrong(page, "no option --%s any more: %s", words, instead_of(page, words));
     const char *what = o->text ? "one of" : o->integer ? "a whole number" : "a number";
     if (o->text)
         return options_wrong(page, "--%s is '%s': want %s %s", o->name, value, what, o->choices);
@@ -215,6 +228,8 @@ static int unknown_name(const options_page *page, const char *name, size_t lengt
     const char *nearest = NULL;
     int least = 3;
     snprintf(given, sizeof given, "%.*s", (int)length, name);
+    if (instead_of(page, given))
+        return options_wrong(page, "no option --%s any more: %s", given, instead_of(page, given));
     for (const option *o = page->options; o->name; o = next(o)) {
         int distance = options_distance(given, o->name);
         if (distance < least) {
@@ -252,6 +267,10 @@ static int parse_letters(const options_page *page, char **argv, int argc, int *a
 {
     for (const char *letter = argv[*at] + 1; *letter; letter++) {
         const option *o = find_letter(page, *letter);
+        const char name[] = { *letter, 0 };
+        if (!o && instead_of(page, name))
+            return options_wrong(page, "no option -%c any more: %s", *letter,
+                                 instead_of(page, name));
         if (!o)
             return options_wrong(page, "no option -%c", *letter);
         if (o->flag) {

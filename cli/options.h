@@ -38,14 +38,22 @@ typedef struct option {
     const struct option *more; /* in the last row: the table goes on there; NULL: it ends */
 } option;
 
+/* What an option was once called, without dashes and maybe with its value ("experts whole"), and
+ * what to say instead of it. */
+typedef struct option_gone {
+    const char *name; /* NULL in the last row */
+    const char *instead;
+} option_gone;
+
 typedef struct options_page {
     const char *command;  /* "run" */
     const char *synopsis; /* "-n R [options] -- COMMAND..." */
     const char *about;    /* a sentence or a few lines; NULL: none */
     const option *options;
-    const char *notes; /* below the options; NULL: none */
-    int most;          /* positional arguments taken; fewer are the command's to judge */
-    bool leading;      /* options end at the first positional argument: the rest is a command */
+    const char *notes;       /* below the options; NULL: none */
+    const option_gone *gone; /* NULL: none */
+    int most;                /* positional arguments taken; fewer are the command's to judge */
+    bool leading; /* options end at the first positional argument: the rest is a command */
 } options_page;
 
 enum { OPTIONS_HELPED = -1, OPTIONS_WRONG = -2 };

@@ -56,12 +56,14 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
             return options_wrong(page, "%s has no product: --k, --layout and --bias say nothing",
                                  op->name);
         if (!op->experts && (w->experts || w->top_k || w->parallel || w->skew > 0))
-            return options_wrong(page,
-                                 "%s has no experts: --experts, --top-k, --parallel and --skew say "
-                                 "nothing",
-                                 op->name);
+            return options_wrong(
+                page,
+                "%s has no experts: --experts, --top-k, --expert-parallel and --skew "
+                "say nothing",
+                op->name);
         if (bench_op_exchanges(op) && w->parallel)
-            return options_wrong(page, "%s has whole experts: --parallel says nothing", op->name);
+            return options_wrong(page, "%s has whole experts: --expert-parallel says nothing",
+                                 op->name);
         if (op->experts &&
             (a->shapes.list[0][i].top_k > a->shapes.list[0][i].experts || w->plan_m || w->bias))
             return options_wrong(
@@ -197,6 +199,8 @@ int cli_bench(int argc, char **argv)
             "file.\n\n"
             "exit code: 0; 1 if something failed or was left out; 2 for wrong usage\nor a device "
             "or algorithm that is not there.",
+        .gone =
+            (const option_gone[]){ { "parallel", "say --expert-parallel tensor or whole" }, { 0 } },
         .most = 1,
     };
     int given = options_parse(&page, argc, argv);

@@ -133,7 +133,7 @@ static int check_kernel(const options_page *page, const request *q, bool plans)
         return options_wrong(page, "--kernel is no plan: want neither OPERATORS nor --shapes, "
                                    "--algorithm or --total with it");
     if (!is_cpu(q) && !is_arch(q->arch))
-        return options_wrong(page, "--arch is '%s': want sm_90 or the like, or cpu", q->arch);
+        return options_wrong(page, "--device is '%s': want sm_90 or the like, or cpu", q->arch);
     return 0;
 }
 
@@ -142,7 +142,7 @@ static int read_request(const options_page *page, const char *ops, request *q)
     if (q->options || q->gemm)
         return options_wrong(page, "--options and --gemm are for --kernel");
     if (!is_arch(q->arch))
-        return options_wrong(page, "--arch is '%s': want sm_90 or the like", q->arch);
+        return options_wrong(page, "--device is '%s': want sm_90 or the like", q->arch);
     if (q->algorithm &&
         options_split(page, "algorithm", q->algorithm, OPTIONS_WORDS, &q->algorithms) < 0)
         return OPTIONS_WRONG;
@@ -167,8 +167,9 @@ int cli_compile(int argc, char **argv)
     q.words.ranks = BENCH_WORDS_RANKS;
     q.words.plans = true;
     const option options[] = {
-        { "arch", 0, .text = &q.arch, .metavar = "SM",
-          .help = "the GPU: sm_80, sm_90, ... (sm_90); for --kernel also cpu" },
+        { "device", 0, .text = &q.arch, .metavar = "SM",
+          .help = "what is to compute: a GPU, sm_80, sm_90, ... (sm_90); for --kernel\n"
+                  "also cpu" },
         { "kernel", 0, .text = &q.kernel, .metavar = "FILE:NAME",
           .help = "no plans, but a kernel of your own: imbrex_kernel_desc's\n"
                   "file and name" },
@@ -205,6 +206,9 @@ int cli_compile(int argc, char **argv)
                  "compiler says of a kernel.  Without --algorithm those of the plan's variants\n"
                  "for few rows are compiled, too.\n"
                  "Exit codes: 0 all are there, 1 something failed, 2 wrong usage or no such form.",
+        .gone = (const option_gone[]){ { "arch", "say --device sm_90" },
+                                       { "parallel", "say --expert-parallel tensor or whole" },
+                                       { 0 } },
         .most = 1,
     };
     int given = options_parse(&page, argc, argv);

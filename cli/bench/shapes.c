@@ -36,7 +36,7 @@ const option *bench_words_options(bench_words *w, const option *own)
           .help = "of mixtures of experts: of all ranks together (8); m is tokens then" },
         { "top-k", 0, .integer = &w->top_k, .metavar = "K", .min = 1, .max = 64,
           .help = "experts of a token (2)" },
-        { "parallel", 0, .text = &w->parallel, .metavar = "HOW", .choices = "tensor|whole",
+        { "expert-parallel", 0, .text = &w->parallel, .metavar = "HOW", .choices = "tensor|whole",
           .help = "every rank has a part of every expert, or whole ones (tensor)" },
         { "skew", 0, .real = &w->skew, .metavar = "S", .min = 0, .max = 8,
           .help = "expert e is chosen as if in proportion to 1 / (e + 1)^S (0)" },

@@ -52,8 +52,8 @@ static int check_request(const options_page *page, const decode_source *source,
     if (!source->shape == !source->weights)
         return options_wrong(page, source->shape ? "--shape excludes --weights"
                                                  : "of which layer? Give --weights or --shape");
-    if (source->shape && source->layer != NO_LAYER)
-        return options_wrong(page, "--shape excludes --layer");
+    if (source->shape && (source->layer != NO_LAYER || source->prefix))
+        return options_wrong(page, "--shape excludes --layer and --prefix");
     if (!source->random == !source->input)
         return options_wrong(page, source->random ? "--random excludes --input"
                                                   : "on which tokens? Give --input or --random");
@@ -103,6 +103,9 @@ int cli_decode(int argc, char **argv)
                   "with config.json beside it" },
         { "layer", 'l', .integer = &source.layer, .metavar = "L", .min = 0, .max = 1 << 20,
           .help = "layer whose self_attn.{q,k,v,o}_proj are used (0)" },
+        { "prefix", 0, .text = &source.prefix, .metavar = "NAME",
+          .help = "what stands before \"layers.L.\" in the names of tensors (model.,\n"
+                  "nothing, language_model.model. or model.language_model.)" },
         { "shape", 0, .text = &source.shape, .metavar = "E,H,K,D",
           .help = "instead of weights: made-up ones of hidden size E, H heads, K\n"
                   "of the cache, of D numbers" },
@@ -128,7 +131,7 @@ int cli_decode(int argc, char **argv)
           .help = "force one that all its operators have; hierarchical: over\nseveral nodes" },
         { "check", 'c', .flag = &request.check,
           .help = "compare y with a float64 reference, see below" },
-        { "timeline", 't', .text = &request.timeline, .metavar = "FILE",
+        { "timeline", 0, .text = &request.timeline, .metavar = "FILE",
           .help = "picture of what every stream did: .html, .svg, or .json\nfor Perfetto" },
         { "rounds", 0, .integer = &request.rounds, .metavar = "N", .min = 1, .max = 10000,
           .help = "how often each version is timed (9)" },
@@ -159,6 +162,7 @@ int cli_decode(int argc, char **argv)
             "reads the files by\nitself.\n\n"
             "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong "
             "usage\nor a device, an algorithm or a number of ranks that is not there.",
+        .gone = (const option_gone[]){ { "t", "say --timeline" }, { 0 } },
     };
     int given = options_parse(&page, argc, argv);
     if (given < 0)

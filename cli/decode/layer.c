@@ -68,41 +68,46 @@ static bool has_layer(const checkpoint *from, const char *model, int layer)
     return false;
 }
 
-static bool fail_layer(const checkpoint *from, int layer, st_error *error)
+static bool fail_layer(const checkpoint *from, const char *asked, int layer, st_error *error)
 {
+    const char *const *list = asked ? &asked : checkpoint_models;
+    size_t count = asked ? 1 : CHECKPOINT_MODELS;
     int first = -1, last = -1;
     char name[NAME_BYTES];
-    for (size_t i = 0; i < checkpoint_count(from) * CHECKPOINT_MODELS; i++) {
-        int other = layer_of(checkpoint_name(from, i / CHECKPOINT_MODELS),
-                             checkpoint_models[i % CHECKPOINT_MODELS]);
+    for (size_t i = 0; i < checkpoint_count(from) * count; i++) {
+        int other = layer_of(checkpoint_name(from, i / count), list[i % count]);
         if (other >= 0 && (first < 0 || other < first))
             first = other;
         if (other > last)
             last = other;
     }
-    snprintf(name, sizeof name, "model.layers.%d.self_attn.q_proj.weight", layer);
+    snprintf(name, sizeof name, "%slayers.%d.self_attn.q_proj.weight", list[0], layer);
     if (first < 0)
         return checkpoint_fail_missing(from, name, error);
     return st_fail(error, "%s: has attention in layers %d to %d, and not in %d",
                    st_path_tail(checkpoint_path(from)), first, last, layer);
 }
 
-static bool find_prefix(const checkpoint *from, int layer, char *prefix, st_error *error)
+static bool find_prefix(const checkpoint *from, const char *asked, int layer, char *prefix,
+                        st_error *error)
 {
-    const char *model = NULL;
-    for (int i = 0; i < CHECKPOINT_MODELS; i++) {
-        if (!has_layer(from, checkpoint_models[i], layer))
+    const char *const *list = asked ? &asked : checkpoint_models, *model = NULL;
+    for (int i = 0; i < (asked ? 1 : CHECKPOINT_MODELS); i++) {
+        if (!has_layer(from, list[i], layer))
             continue;
         if (model)
-            return st_fail(error,
-                           "%s: has a layer %d below both '%s' and '%s': name a file that has one",
-                           st_path_tail(checkpoint_path(from)), layer, model, checkpoint_models[i]);
-        model = checkpoint_models[i];
+            return st_fail(
+                error,
+                "%s: has a layer %d below both '%s' and '%s': name one by --prefix, or a "
+                "file that has one",
+                st_path_tail(checkpoint_path(from)), layer, model, list[i]);
+        model = list[i];
     }
     if (!model)
-        return fail_layer(from, layer, error);
-    snprintf(prefix, DECODE_PREFIX, "%slayers.%d.self_attn.", model, layer);
-    return true;
+        return fail_layer(from, asked, layer, error);
+    int length = snprintf(prefix, DECODE_PREFIX, "%slayers.%d.self_attn.", model, layer);
+    return length < DECODE_PREFIX ||
+           st_fail(error, "--prefix is longer than %d characters", DECODE_PREFIX - 32);
 }
 
 /* ---- The tensors ----------------------------------------------------------------------------- */
@@ -155,12 +160,12 @@ static bool read_one(checkpoint *from, const char *prefix, const tensor *t, bool
                   : checkpoint_matrix(from, name, t->at, error);
 }
 
-bool decode_layer_find(checkpoint *from, int layer, decode_weights *weights, char *prefix,
-                       st_error *error)
+bool decode_layer_find(checkpoint *from, const char *model, int layer, decode_weights *weights,
+                       char *prefix, st_error *error)
 {
     tensor tensors[TENSORS];
     list(weights, tensors);
-    if (!find_prefix(from, layer, prefix, error))
+    if (!find_prefix(from, model, layer, prefix, error))
         return false;
     size_t length = strlen(prefix);
     for (size_t i = 0; i < checkpoint_count(from); i++) {

@@ -229,7 +229,7 @@ static bool open_layer(const decode_source *q, decode_model *m, st_error *error)
     snprintf(m->name, sizeof m->name, "%s, layer %d", file && file[1] ? file + 1 : q->weights,
              layer);
     return checkpoint_open(q->weights, &m->weights_file, error) &&
-           decode_layer_find(m->weights_file, layer, &m->weights, m->prefix, error) &&
+           decode_layer_find(m->weights_file, q->prefix, layer, &m->weights, m->prefix, error) &&
            decode_config_apply(m->weights_file, layer, m->context + 1, &m->weights, error) &&
            decode_layer_check(m->weights_file, layer, &m->weights, error);
 }

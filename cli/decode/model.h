@@ -37,17 +37,17 @@ typedef struct decode_weights {
     decode_rope rope;
 } decode_weights;
 
-enum { DECODE_PREFIX = 80 };
+enum { DECODE_PREFIX = 256 };
 
 /* ---- layer.c: the tensors of a layer's attention in a checkpoint: each is used or refused ---- */
 
 /* Finds {q,k,v,o}_proj.{weight,bias} and {q,k}_norm.weight below
- * "<model>layers.<layer>.self_attn.", where <model> is "model.", nothing, "language_model.model."
- * or "model.language_model.".  Any other tensor there is refused by its name.
- * prefix[DECODE_PREFIX] gets what was before the names.  Whether shapes fit each other
- * decode_layer_check says, once the heads are known. */
-bool decode_layer_find(checkpoint *from, int layer, decode_weights *weights, char *prefix,
-                       st_error *error) ST_MUST_CHECK;
+ * "<model>layers.<layer>.self_attn.", where <model>, NULL if it is to be looked for, is "model.",
+ * nothing, "language_model.model." or "model.language_model.".  Any other tensor there is
+ * refused by its name.  prefix[DECODE_PREFIX] gets what was before the names.  Whether shapes fit
+ * each other decode_layer_check says, once the heads are known. */
+bool decode_layer_find(checkpoint *from, const char *model, int layer, decode_weights *weights,
+                       char *prefix, st_error *error) ST_MUST_CHECK;
 bool decode_layer_check(const checkpoint *from, int layer, const decode_weights *weights,
                         st_error *error) ST_MUST_CHECK;
 
@@ -67,6 +67,7 @@ void decode_rope_turns(const decode_rope *rope, int head_dim, int64_t position, 
 
 typedef struct decode_source {
     const char *weights; /* a checkpoint, see safetensors.h */
+    const char *prefix;  /* of all layers, "model."; NULL: looked for */
     int64_t layer;
     const char *input;  /* safetensors with x, k, v, and maybe lengths */
     const char *random; /* instead of it: "BATCH,CONTEXT" */

@@ -10,7 +10,7 @@
 #include "output.h"
 #include "text.h"
 
-enum { RANKS = 4, NO_LAYER = -1 };
+enum { RANKS = 4, TOP_K = 2, NO_LAYER = -1 };
 
 static int complain(const char *what)
 {
@@ -60,13 +60,14 @@ static int check_request(const options_page *page, const mlp_source *source,
                                    "say --tokens N for a random one");
     if (source->input && source->tokens)
         return options_wrong(page, "--input and --tokens exclude each other");
-    if (source->experts_of && !source->random)
-        return options_wrong(page, "--experts-of is for --random: weights say it by themselves");
-    if (source->experts_of && !mlp_experts_parse(source->experts_of, NULL, NULL))
-        return options_wrong(page,
-                             "--experts-of is '%s': want EXPERTS,TOP_K, such as 8,2: at most 1024 "
-                             "and 64",
-                             source->experts_of);
+    if ((source->experts || source->top_k) && !source->random)
+        return options_wrong(
+            page, "--experts and --top-k are for --random: weights say it by themselves");
+    if (source->top_k && !source->experts)
+        return options_wrong(page, "--top-k is of experts: say how many, by --experts");
+    if (source->experts && source->top_k > source->experts)
+        return options_wrong(page, "--top-k is %lld, of --experts %lld", (long long)source->top_k,
+                             (long long)source->experts);
     if (source->random && !mlp_model_parse(source->random, NULL))
         return options_wrong(page,
                              "--random is '%s': want HIDDEN,FFN,TOKENS, such as 1024,2816,512",
@@ -96,8 +97,10 @@ int cli_mlp(int argc, char **argv)
           .help = "write y[tokens, hidden] there, as safetensors, unless --check\nfinds it wrong" },
         { "random", 0, .text = &source.random, .metavar = "H,F,T",
           .help = "instead of files: made-up weights and input of these sizes" },
-        { "experts-of", 0, .text = &source.experts_of, .metavar = "E,K",
-          .help = "with --random: E experts, of which each token takes K" },
+        { "experts", 0, .integer = &source.experts, .metavar = "E", .min = 1, .max = 1024,
+          .help = "with --random: so many experts" },
+        { "top-k", 0, .integer = &source.top_k, .metavar = "K", .min = 1, .max = 64,
+          .help = "experts of a token (2)" },
         { "activation", 0, .text = &source.activation, .metavar = "NAME",
           .choices = "silu|gelu|gelu_tanh|relu|relu2",
           .help = "what config.json leaves open, and without one (silu)" },
@@ -106,7 +109,7 @@ int cli_mlp(int argc, char **argv)
         { "parallel", 0, .text = &parallel, .metavar = "HOW", .choices = "sp|ar",
           .help = "sp: each rank has its rows of x and y; ar: every rank has all of\nthem, "
                   "as servers do where tokens are few (sp)" },
-        { "experts", 0, .text = &experts, .metavar = "HOW", .choices = "tensor|whole",
+        { "expert-parallel", 0, .text = &experts, .metavar = "HOW", .choices = "tensor|whole",
           .help = "tensor: every rank has a part of every expert; whole: each rank has\n"
                   "experts of its own (tensor)" },
         { "residual", 0, .flag = &source.residual,
@@ -124,7 +127,7 @@ int cli_mlp(int argc, char **argv)
                   "sums: store); or hierarchical, over several nodes" },
         { "check", 'c', .flag = &request.check,
           .help = "compare y with a float64 reference, see below" },
-        { "timeline", 't', .text = &request.timeline, .metavar = "FILE",
+        { "timeline", 0, .text = &request.timeline, .metavar = "FILE",
           .help = "picture of what every stream did: .html, .svg, or .json\nfor Perfetto" },
         { "rounds", 0, .integer = &request.rounds, .metavar = "N", .min = 1, .max = 10000,
           .help = "how often each version is timed (9)" },
@@ -161,10 +164,17 @@ int cli_mlp(int argc, char **argv)
             "float32 may be off.\n\n"
             "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong "
             "usage\nor a device or algorithm that is not there.",
+        .gone = (const option_gone[]){ { "experts-of", "say --experts E --top-k K" },
+                                       { "experts tensor", "say --expert-parallel tensor" },
+                                       { "experts whole", "say --expert-parallel whole" },
+                                       { "t", "say --timeline" },
+                                       { 0 } },
     };
     int given = options_parse(&page, argc, argv);
     if (given < 0)
         return options_exit(given);
+    if (source.experts && !source.top_k)
+        source.top_k = source.experts < TOP_K ? source.experts : TOP_K;
     request.replicated = strcmp(parallel, "ar") == 0;
     request.norm = source.norm;
     request.whole = experts && strcmp(experts, "whole") == 0;
@@ -190,8 +200,8 @@ int cli_mlp(int argc, char **argv)
     }
     wrong = experts && !model.experts.count
                 ? options_wrong(&page,
-                                "--experts is for layers of experts, and %s has none: leave "
-                                "it out",
+                                "--expert-parallel is for layers of experts, and %s has "
+                                "none: leave it out",
                                 model.name)
                 : check_overwrites(&page, &request);
     int code = wrong < 0 ? options_exit(wrong) : launch_start(ranks, rank_main, &request);

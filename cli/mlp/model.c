@@ -112,20 +112,6 @@ bool mlp_model_parse(const char *text, mlp_sizes *sizes)
     return true;
 }
 
-bool mlp_experts_parse(const char *text, int *experts, int *top_k)
-{
-    int e, k;
-    char rest;
-    if (sscanf(text, "%d,%d%c", &e, &k, &rest) != 2 || e < 1 || e > 1024 || k < 1 || k > 64 ||
-        k > e)
-        return false;
-    if (experts)
-        *experts = e;
-    if (top_k)
-        *top_k = k;
-    return true;
-}
-
 static bool find_experts(const mlp_source *q, const model_config *config, mlp_model *m,
                          st_error *error)
 {
@@ -227,14 +213,12 @@ static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
 
 static bool make_up(const mlp_source *q, const mlp_sizes *sizes, mlp_model *m, st_error *error)
 {
-    int experts, top_k;
     m->weights = shard_random_weights(sizes->hidden, sizes->ffn);
-    if (q->experts_of) {
-        if (!mlp_experts_parse(q->experts_of, &experts, &top_k))
-            return st_fail(error, "--experts-of is '%s': want EXPERTS,TOP_K", q->experts_of);
-        m->experts = shard_random_experts(sizes->hidden, sizes->ffn, experts, top_k);
+    if (q->experts) {
+        m->experts =
+            shard_random_experts(sizes->hidden, sizes->ffn, (int)q->experts, (int)q->top_k);
         if (!m->experts.list)
-            return st_fail(error, "no memory is left for %d experts", experts);
+            return st_fail(error, "no memory is left for %d experts", (int)q->experts);
     }
     make_input(q, sizes->tokens, m);
     m->after.eps = 1e-6;

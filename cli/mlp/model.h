@@ -144,7 +144,7 @@ typedef struct mlp_source {
     const char *input;      /* safetensors with x[tokens, hidden] */
     int64_t tokens;         /* > 0: instead of an input, so many random ones */
     const char *random;     /* instead of all above: "HIDDEN,FFN,TOKENS" */
-    const char *experts_of; /* "EXPERTS,TOP_K": random has experts; or NULL */
+    int64_t experts, top_k; /* > 0: random has experts, of which a token takes top_k */
     const char *dtype;      /* NULL: the weights' own; random: f32 */
     const char *activation; /* see mlp_config_apply; random: NULL is silu */
     bool residual;          /* the input has residual[tokens, hidden], too */
@@ -181,9 +181,6 @@ typedef struct mlp_sizes {
 
 /* "HIDDEN,FFN,TOKENS", each at least 1; sizes may be NULL. */
 bool mlp_model_parse(const char *text, mlp_sizes *sizes);
-
-/* "EXPERTS,TOP_K"; both may be NULL. */
-bool mlp_experts_parse(const char *text, int *experts, int *top_k);
 
 bool mlp_model_open(const mlp_source *source, mlp_model *model, st_error *error) ST_MUST_CHECK;
 void mlp_model_close(mlp_model *model);

@@ -274,8 +274,9 @@ static void a_file_may_be_cut_off(void **state)
 static void the_command_compiles(void **state)
 {
     (void)state;
-    char name[] = "compile", ops[] = "ag_gemm", alone[] = "gemm", arch[] = "--arch=sm_90a";
-    char shapes[] = "--shapes=640,384,448;640,384,512", old[] = "--arch=sm_70", what[] = "--arch=h";
+    char name[] = "compile", ops[] = "ag_gemm", alone[] = "gemm", arch[] = "--device=sm_90a";
+    char shapes[] = "--shapes=640,384,448;640,384,512", old[] = "--device=sm_70",
+         what[] = "--device=h";
     fake_driver_install(0);
     assert_int_equal(COMMAND(name, ops, arch, shapes), CLI_OK);
     int first = fake_driver_compiled();
@@ -354,13 +355,13 @@ static void the_command_tries_kernels(void **state)
         const char *name, *more[3];
         int code;
     } rows[] = {
-        { ":try", { "--arch=sm_90a" }, CLI_OK },
-        { ":try", { "--arch=cpu", "--options=-DX=1" }, CLI_OK },
-        { ":try", { "--arch=cpu" }, CLI_FAILED },
-        { ":other", { "--arch=cpu", "--options=-DX=1" }, CLI_FAILED },
-        { ":try", { "--arch=cpu", "--options=-DX=1", "--gemm" }, CLI_FAILED }, /* no hooks */
-        { "x:try", { "--arch=cpu" }, CLI_FAILED },                             /* no such file */
-        { ":try", { "--arch=h100" }, CLI_USAGE },
+        { ":try", { "--device=sm_90a" }, CLI_OK },
+        { ":try", { "--device=cpu", "--options=-DX=1" }, CLI_OK },
+        { ":try", { "--device=cpu" }, CLI_FAILED },
+        { ":other", { "--device=cpu", "--options=-DX=1" }, CLI_FAILED },
+        { ":try", { "--device=cpu", "--options=-DX=1", "--gemm" }, CLI_FAILED }, /* no hooks */
+        { "x:try", { "--device=cpu" }, CLI_FAILED },                             /* no such file */
+        { ":try", { "--device=h100" }, CLI_USAGE },
         { ":try", { "--total" }, CLI_USAGE },
         { ":try", { "ag_gemm" }, CLI_USAGE },
         { ":", { NULL }, CLI_USAGE },

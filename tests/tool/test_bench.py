@@ -100,8 +100,8 @@ class Bench(unittest.TestCase):
         for op in "ag_moe", "moe_rs":
             for how in "tensor", "whole":
                 with self.subTest(op=op, how=how):
-                    parsed, candidates = self.result(op, "--ranks", "2", *sizes, "--parallel", how,
-                                                     "--skew", "1.5")
+                    parsed, candidates = self.result(op, "--ranks", "2", *sizes, "--skew", "1.5",
+                                                     "--expert-parallel", how)
                     self.assertEqual([parsed[key] for key in ("experts", "top_k", "parallel",
                                                               "skew")], [5, 3, how, 1.5])
                     flop = 2 * 40 * 3 * 24 * 16 / (2 if how == "whole" else 1)
@@ -137,7 +137,10 @@ class Bench(unittest.TestCase):
                                            42 * 24 * 4 / 2 * 3 / 4, delta=0.01)
         self.result("dispatch", "--ranks", "3", "--m", "1", "--n", "1")
         for words, says in ((("dispatch", "--k", "8"), "dispatch has no product: --k, "),
-                            (("combine", "--parallel", "whole"), "combine has whole experts: ")):
+                            (("combine", "--expert-parallel", "whole"),
+                             "combine has whole experts: "),
+                            (("ag_moe", "--parallel", "whole"),
+                             "no option --parallel any more: say --expert-parallel")):
             done = bench(*words, "--ranks", "2")
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(says, done.stderr)

@@ -375,11 +375,11 @@ static int rank_main_of_mlp(int rank, void *ctx)
 
 /* With --graph what is timed, and what --check compares, are replays: it fails on the NaN that y
  * holds before if one does nothing. */
-static void check_mlp(const char *experts_of, int lines)
+static void check_mlp(int experts, int lines)
 {
     mlp_model model;
     st_error error;
-    mlp_source source = { .random = "40,72,24", .dtype = "bf16", .experts_of = experts_of };
+    mlp_source source = { .random = "40,72,24", .dtype = "bf16", .experts = experts, .top_k = 2 };
     mlp_reference reference = { 0 };
     mlp_request q = { .model = &model, .device = "cuda", .check = true, .json = true };
     q.rounds = MLP_ROUNDS;
@@ -390,7 +390,7 @@ static void check_mlp(const char *experts_of, int lines)
         bool graph;
         const char *algorithm;
     } cases[] = { { false, NULL }, { true, NULL }, { true, "copy" } };
-    for (int i = experts_of ? 1 : 0; i < (experts_of ? 2 : 3); i++) { /* of experts one */
+    for (int i = experts ? 1 : 0; i < (experts ? 2 : 3); i++) { /* of experts one */
         q.graph = cases[i].graph;
         q.algorithm = cases[i].algorithm;
         const char *const words[] = { "\"clock\": \"gpu\"",
@@ -412,8 +412,8 @@ static void an_mlp_is_timed_by_the_gpus_clock(void **state)
 {
     (void)state;
     spare_threads();
-    check_mlp(NULL, 38);
-    check_mlp("5,2", 48);
+    check_mlp(0, 38);
+    check_mlp(5, 48);
 }
 
 static void an_mlp_is_drawn(void **state)

@@ -245,6 +245,27 @@ class Decode(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("passed"), 1, done.stdout)
 
+    def test_prefix(self):
+        self.save()
+        deep = {"deep.inside." + name[len("model."):]: t for name, t in self.kept.items()}
+        for tensors, words in (({**self.kept, **deep}, []),
+                               ({**self.kept, **deep}, ["--prefix", "deep.inside."]),
+                               (deep, ["--prefix", "deep.inside."])):
+            save_file(tensors, self.path("w.safetensors"))
+            done = run(*self.args("--ranks", "2", "--check", *words))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("passed", done.stdout)
+        for words, says in (([], f"has no tensor model.layers.{LAYER}.self_attn.q_proj.weight"),
+                            (["--prefix", "deep."], f"no tensor deep.layers.{LAYER}.self_attn."),
+                            (["--prefix", "deep.inside.", "--layer", "7"],
+                             f"layers {LAYER} to {LAYER}, and")):
+            done = run(*self.args(*words))
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(says, done.stderr)
+        done = run("decode", "--shape", "64,4,2,64", "--random", "1,9", "--prefix", "m.")
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("--shape excludes --layer and --prefix", done.stderr)
+
     def test_table_and_timeline(self):
         self.save()
         picture = self.path("t.json")

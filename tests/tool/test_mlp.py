@@ -514,7 +514,7 @@ class Mlp(Layer):
         most, sizes = 64 * 1024, ["--m", "64", "--n", "64", "--k", "64", "--rounds", "1"]
         for words in (["mlp", "--random", "8,8,8", "--ranks", "2"], ["info"], ["bench", "--help"],
                       ["bench", "ag_gemm,gemm_rs", "--ranks", "2", "--device", "cpu", *sizes],
-                      ["compile", "--arch", "sm_none"], ["run", "-n", "2", "--", "echo", "heard"]):
+                      ["compile", "--device", "sm_0"], ["run", "-n", "2", "--", "echo", "heard"]):
             with self.subTest(words=words):
                 done = subprocess.run([TOOL, *words], capture_output=True, text=True, timeout=60,
                                       preexec_fn=lambda: resource.setrlimit(

@@ -217,7 +217,7 @@ class Experts(unittest.TestCase):
             for how in ("tensor", "whole"):
                 with self.subTest(model=kind, experts=how):
                     self.make(kind)
-                    result = self.compute(3, "--experts", how)
+                    result = self.compute(3, "--expert-parallel", how)
                     self.assertEqual(result["experts"], MODELS[kind][1])
                     self.assertEqual(result["top_k"], self.config["num_experts_per_tok"])
                     self.assertEqual(result["shared_ffn"], MODELS[kind][3])
@@ -225,9 +225,10 @@ class Experts(unittest.TestCase):
     def test_other_ways(self):
         self.make("deepseek_v3", bf16=True)
         self.compute(2, bf16=True)
-        self.compute(2, "--parallel", "ar", "--experts", "whole", bf16=True)
+        self.compute(2, "--parallel", "ar", "--expert-parallel", "whole", bf16=True)
         self.make("qwen2_moe", prefix="deep.inside.")  # more ranks than fit evenly, none, tokens
-        self.compute(7, "--experts", "whole", "--prefix", "deep.inside.", "--algorithm", "copy")
+        self.compute(7, "--expert-parallel", "whole", "--prefix", "deep.inside.", "--algorithm",
+                     "copy")
         self.make("qwen2_moe")
         self.compute(1)
         self.config["hidden_act"] = "relu2"
@@ -293,8 +294,8 @@ class Experts(unittest.TestCase):
         self.assertIn('rms_norm_eps is "1e-5": want a number of 0 or more', done.stderr)
 
     def test_made_up(self):
-        for more in ((), ("--experts", "whole", "--parallel", "ar")):
-            done = run("mlp", "--random", "16,24,10", "--experts-of", "5,2", "--ranks", "2",
+        for more in ((), ("--expert-parallel", "whole", "--parallel", "ar")):
+            done = run("mlp", "--random", "16,24,10", "--experts", "5", "--ranks", "2",
                        "--rounds", "1", "--check", *more)
             self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         self.make("mixtral")
@@ -397,13 +398,17 @@ class Experts(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
 
     def test_options(self):
-        for words, says in ((["--random", "8,8,8", "--experts-of", "2,3"], "want EXPERTS,TOP_K"),
+        for words, says in ((["--random", "8,8,8", "--experts", "2", "--top-k", "3"],
+                             "--top-k is 3, of --experts 2"),
+                            (["--random", "8,8,8", "--top-k", "3"], "say how many, by --experts"),
+                            (["--random", "8,8,8", "--experts-of", "2,3"],
+                             "no option --experts-of any more: say --experts E --top-k K"),
                             (["--random", "8,8,8", "--tokens", "3"], "--random excludes"),
                             (["--weights", "w", "--tokens", "3", "--input", "x"], "exclude each"),
-                            (["--weights", "w", "--tokens", "3", "--experts-of", "2,1"],
-                             "--experts-of is for --random"),
-                            (["--random", "8,8,8", "--experts", "whole"],
-                             "--experts is for layers of experts, and random weights has none"),
+                            (["--weights", "w", "--tokens", "3", "--experts", "2"],
+                             "--experts and --top-k are for --random"),
+                            (["--random", "8,8,8", "--expert-parallel", "whole"],
+                             "--expert-parallel is for layers of experts, and random"),
                             (["--weights", "w"], "--tokens N")):
             done = run("mlp", *words)
             self.assertEqual(done.returncode, 2, done.stdout)

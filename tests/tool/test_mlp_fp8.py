@@ -228,7 +228,7 @@ class Fp8(unittest.TestCase):
         """Where all of a rank's experts are whole, where they are cut, and where tokens are."""
         for form, config, kind, more in (
                 ("block", BLOCKS, "deepseek_v3", ()),
-                ("block", BLOCKS, "deepseek_v3", ("--experts", "whole")),
+                ("block", BLOCKS, "deepseek_v3", ("--expert-parallel", "whole")),
                 ("block", BLOCKS, "qwen3_moe", ("--parallel", "ar")),
                 ("row", compressed("channel"), "qwen3_moe", ())):
             with self.subTest(form=form, model=kind, more=more):

@@ -74,9 +74,14 @@ static void usage_gives_2(void **state)
     tool_gives("compile barrier", 2, "barrier is no plan: there is nothing to compile");
     tool_gives("compile ag_gemm --shapes 'gemm_rs:64,64,64'", 2,
                "imbrex compile: --shapes has none for ag_gemm: add one, or leave ag_gemm out");
-    tool_gives("compile --arch sm_80a", 2, "--arch is 'sm_80a': want sm_90 or the like");
-    tool_gives("compile --arch sm_90b", 2, "--arch is 'sm_90b': want sm_90 or the like");
+    tool_gives("compile --device sm_80a", 2, "--device is 'sm_80a': want sm_90 or the like");
+    tool_gives("compile --device sm_90b", 2, "--device is 'sm_90b': want sm_90 or the like");
     tool_gives("rnu", 2, "did you mean 'run'");
+    tool_gives("compile --arch sm_90", 2, "no option --arch any more: say --device sm_90");
+    tool_gives("mlp --random 8,8,8 --experts whole", 2,
+               "no option --experts whole any more: say --expert-parallel whole");
+    tool_gives("mlp -t t.svg", 2, "no option -t any more: say --timeline");
+    tool_gives("decode -ct t.svg", 2, "no option -t any more: say --timeline");
     tool_gives("", 2, "which command");
 }
 

@@ -72,7 +72,7 @@ static void no_command_lets_them_through(void **state)
         "run -n \"$X\" -- true",
         "bench \"$X\"",
         "bench ag_gemm --m 8 --n 8 --k 8 --timeline \"$X\"",
-        "compile --kernel \"$X:k\" --arch cpu",
+        "compile --kernel \"$X:k\" --device cpu",
         "info --\"$X\"",
         "info; IMBREX_CHAOS=\"$X\" \"$T\" info; IMBREX_DEVICE=\"$X\" \"$T\" info",
         "info; IMBREX_ALGORITHM=\"$X\" \"$T\" mlp --random 8,8,8 --rounds 1",
