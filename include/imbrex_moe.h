@@ -67,11 +67,10 @@ typedef struct imbrex_moe_desc {
     imbrex_dtype dtype;     /* of a, b and gathered; with E4M3 and E5M2 (b is E4M3 then) b is
                                 [experts here, n, k], and k a multiple of 16 */
     imbrex_layout layout;   /* of each expert's b */
-    const char *algorithm;  /* of ag_moe "copy", "ll", "sequential", of moe_rs "store",
-                                "ll", "sequential", of both over nodes "hierarchical", "sequential";
-                                NULL: chosen */
-    int chunk_rows, sms;    /* as in imbrex_gemm_desc; of moe_rs chunk_rows > 0: "store" sends
-                                columns part by part beneath the product (docs/moe.md) */
+    const char *algorithm;  /* of ag_moe "copy", "ll", "sequential", of moe_rs "store", "parts",
+                                "ll", "sequential", of both over nodes "hierarchical",
+                                "sequential"; NULL: chosen */
+    int chunk_rows, sms;    /* as in imbrex_gemm_desc */
     int replicate;          /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on
                               all ranks, and c of moe_rs are of all m tokens */
     imbrex_dtype out;       /* of c, bias and residual: dtype, or, where that has 8 bits, BF16

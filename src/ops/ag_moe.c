@@ -230,7 +230,7 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    static const double sent_most = 2 << 20; /* of a rank, before a product */
+    static const double sent_most = 8 << 20; /* of a rank, before a product */
     return imx_transfer_ll_cost(rates, p->sent, sent_most);
 }
 
@@ -397,6 +397,7 @@ const imx_op imx_op_ag_moe = {
     .part = part,
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
+    .spread = imx_moe_spread,
     .timed_integers = imx_moe_timed_integers,
     .algorithms = {
         { .name = "copy",

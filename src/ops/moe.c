@@ -104,6 +104,27 @@ int64_t imx_moe_extent(const imx_asked *asked, int64_t m, int which)
     }
 }
 
+void imx_moe_spread(const imx_asked *asked, imx_tune_input *input)
+{
+    const imbrex_moe_desc *desc = asked->desc;
+    double pairs = (double)(input->shape.m * desc->top_k);
+    int ranks = asked->group->size;
+    bool whole = desc->parallel == IMBREX_EXPERTS_WHOLE;
+    input->experts = (int)imx_ceil_div(desc->experts, whole ? ranks : 1);
+    input->expert_rows = whole ? pairs / ranks : pairs;
+}
+
+imx_tune_input imx_moe_sums_input(const imx_variant *variant)
+{
+    const imbrex_plan *plan = variant->plan;
+    const imx_asked asked = { .group = plan->group, .desc = plan->desc };
+    imx_tune_input input = { .shape = variant->shape,
+                             .scatters = true,
+                             .ranks = plan->group->size };
+    imx_moe_spread(&asked, &input);
+    return input;
+}
+
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
 static imbrex_status check_8bit(const imbrex_moe_desc *d)

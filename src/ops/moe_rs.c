@@ -4,7 +4,7 @@
  * store       caller   | all experts' tiles | one kernel: of each token that has rows here their
  *                        sum, to its owner | flag to all | wait for all | add ranks, bias |
  *
- *             caller   | tiles of part 0 of c's columns | of part 1 | ... | sums of the last part |
+ * parts       caller   | tiles of part 0 of c's columns | of part 1 | ... | sums of the last part |
  *                        flag to all | wait for all | add ranks, bias |
  *             second                                    | sums of part 0 | of part 1 | ...
  *
@@ -59,9 +59,18 @@ static void *parts(const imx_run *run)
 
 /* ---- sequential ------------------------------------------------------------------------------ */
 
+/* To weigh and add up places: rows of the product are read, and sums written. */
+static double places_us(const imx_problem *p)
+{
+    static const double moved = 3.5e6;
+    const imx_shape *s = &p->in->shape;
+    double row = (double)s->n * (double)imx_dtype_bytes(s->out);
+    return (p->in->expert_rows + (double)s->m) * row / moved;
+}
+
 static double cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_transfer_sequential_cost(rates, p->sent);
+    return 30 + places_us(p) + p->sent / rates->copy;
 }
 
 static void layout(const imx_variant *variant, imx_needs *n)
@@ -195,48 +204,14 @@ static imbrex_status run_sequential(const imx_run *run)
 
 /* ---- store ----------------------------------------------------------------------------------- */
 
+static double stored_us(const imx_problem *p, const imx_rates *rates)
+{
+    return fmax(places_us(p), p->sent / rates->store);
+}
+
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_transfer_push_cost(rates, p->sent);
-}
-
-/* How many SMs take sums away beneath the product; 0: that is done behind it.  Only who asks for
- * chunks gets it: on GPUs its values have not been looked at. */
-static int taking_of(const imx_variant *variant)
-{
-    const imbrex_plan *plan = variant->plan;
-    int64_t row = variant->shape.n * (int64_t)imx_dtype_bytes(variant->shape.out);
-    int sms = variant->config.blocks;
-    bool eight = imx_dtype_is_8bit(variant->shape.dtype);
-    if (imx_moe_desc_of(plan)->chunk_rows <= 0 || variant->shape.n <= IMX_GROUPED_PART ||
-        row % 16 || sms < 2)
-        return 0;
-    if (eight && plan->group->target->arch) /* Hopper's form of 8 bits does not tell of parts */
-        return 0;
-    return (int)imx_max(1, imx_min(8, sms / 8));
-}
-
-static int parts_of(const imx_variant *variant)
-{
-    return taking_of(variant) ? (int)imx_ceil_div(variant->shape.n, IMX_GROUPED_PART) : 0;
-}
-
-static void lay_out_store(const imx_variant *variant, imx_needs *n)
-{
-    layout(variant, n);
-    n->done = (size_t)parts_of(variant);
-}
-
-static imbrex_status prepare_store(imx_variant *variant)
-{
-    int taking = taking_of(variant);
-    const imx_combine_parts_args last = { .combine.dtype = (int)variant->shape.out },
-                                 beside = { .combine = last.combine, .blocks = taking };
-    IMX_TRY(prepare_for(variant, taking));
-    if (!taking)
-        return IMBREX_OK;
-    IMX_TRY(imx_variant_prepare(variant, BESIDE, &imx_kernel_combine_parts, &beside));
-    return imx_variant_prepare(variant, LAST, &imx_kernel_combine_parts, &last);
+    return 30 + stored_us(p, rates);
 }
 
 /* Sums of places go to where tokens' owners have a slot for this rank. */
@@ -257,9 +232,100 @@ static imbrex_status multiply_and_send(const imx_run *run)
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
-/* Of the columns' parts, all but the last are sent beneath the product. */
-static imbrex_status multiply_and_send_parts(const imx_run *run, int parts)
+/* sends: multiplies, and stores the sums of places at the owners. */
+static imbrex_status store(const imx_run *run, imbrex_status (*sends)(const imx_run *))
 {
+    bool replicate = imx_moe_desc_of(run->plan)->replicate;
+    void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
+    size_t slot = imx_transfer_slot_bytes(run->variant);
+    IMX_TRY(imx_run_begin(run));
+    IMX_TRY(sends(run));
+    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_POINT_PART));
+    IMX_TRY(
+        add_ranks(run, (const char *)imx_run_data(run, run->rank) + (size_t)run->rank * slot, own));
+    if (replicate)
+        IMX_TRY(gather_sums(run, own));
+    return imx_run_end(run);
+}
+
+static imbrex_status run_store(const imx_run *run)
+{
+    return store(run, multiply_and_send);
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static bool can_parts(const imx_problem *p, imx_text *why_not)
+{
+    const imx_shape *s = &p->in->shape;
+    int64_t row = s->n * (int64_t)imx_dtype_bytes(s->out);
+    bool here = !p->in->arch || /* a product of 8 bits tells of no parts there */
+                (p->config->blocks > 1 && !imx_dtype_is_8bit(s->dtype));
+    if (!here)
+        imx_text_add(why_not, "which is for two SMs or more and not for 8 bits: choose \"store\"");
+    else if (s->n <= IMX_GROUPED_PART || row % 16)
+        imx_text_add(why_not,
+                     "which wants desc.n above %d, and rows of c of whole 16 bytes: choose "
+                     "\"store\"",
+                     IMX_GROUPED_PART);
+    return here && s->n > IMX_GROUPED_PART && row % 16 == 0;
+}
+
+/* Behind the product, with so many of the SMs taking sums away beneath it. */
+static double parts_us(const imx_problem *p, const imx_rates *rates, int taking)
+{
+    static const double taken = 12.3e3; /* by an SM */
+    double sms = p->config->blocks, part = fmin(1, IMX_GROUPED_PART / (double)p->in->shape.n);
+    double row = (double)p->in->shape.n * (double)imx_dtype_bytes(p->in->shape.out);
+    double taking_us = (p->in->expert_rows * row + p->sent) / (taken * taking);
+    double beneath = fmax(p->product * sms / (sms - taking), (1 - part) * taking_us);
+    return 35 + beneath - p->product + part * stored_us(p, rates);
+}
+
+/* How many SMs do so. */
+static int taking_of(const imx_problem *p)
+{
+    static const int counts[] = { 4, 8, 12, 16, 24, 32 };
+    int sms = p->config->blocks, best = (int)imx_max(1, imx_min(counts[0], sms / 8));
+    for (size_t i = 1; i < sizeof counts / sizeof *counts && 4 * counts[i] <= sms; i++) {
+        if (parts_us(p, &imx_cost_rates, counts[i]) < parts_us(p, &imx_cost_rates, best))
+            best = counts[i];
+    }
+    return best;
+}
+
+static double parts_cost(const imx_problem *p, const imx_rates *rates)
+{
+    return parts_us(p, rates, taking_of(p));
+}
+
+static int parts_of(const imx_variant *variant)
+{
+    return (int)imx_ceil_div(variant->shape.n, IMX_GROUPED_PART);
+}
+
+static void lay_out_parts(const imx_variant *variant, imx_needs *n)
+{
+    layout(variant, n);
+    n->done = (size_t)parts_of(variant);
+}
+
+static imbrex_status prepare_parts(imx_variant *variant)
+{
+    const imx_tune_input input = imx_moe_sums_input(variant);
+    const imx_problem problem = imx_cost_problem(&input, &variant->config);
+    int taking = taking_of(&problem);
+    const imx_combine_parts_args last = { .combine.dtype = (int)variant->shape.out },
+                                 beside = { .combine = last.combine, .blocks = taking };
+    IMX_TRY(prepare_for(variant, taking));
+    IMX_TRY(imx_variant_prepare(variant, BESIDE, &imx_kernel_combine_parts, &beside));
+    return imx_variant_prepare(variant, LAST, &imx_kernel_combine_parts, &last);
+}
+
+/* Of the columns' parts, all but the last are sent beneath the product. */
+static imbrex_status multiply_and_send_parts(const imx_run *run)
+{
+    int parts = parts_of(run->variant);
     imx_combine_parts_args last = {
         .combine = sends_args(run),
         .part_cols = IMX_GROUPED_PART,
@@ -279,20 +345,9 @@ static imbrex_status multiply_and_send_parts(const imx_run *run, int parts)
     return imx_run_join(run);
 }
 
-static imbrex_status run_store(const imx_run *run)
+static imbrex_status run_parts(const imx_run *run)
 {
-    bool replicate = imx_moe_desc_of(run->plan)->replicate;
-    void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
-    size_t slot = imx_transfer_slot_bytes(run->variant);
-    int parts = parts_of(run->variant);
-    IMX_TRY(imx_run_begin(run));
-    IMX_TRY(parts ? multiply_and_send_parts(run, parts) : multiply_and_send(run));
-    IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_POINT_PART));
-    IMX_TRY(
-        add_ranks(run, (const char *)imx_run_data(run, run->rank) + (size_t)run->rank * slot, own));
-    if (replicate)
-        IMX_TRY(gather_sums(run, own));
-    return imx_run_end(run);
+    return store(run, multiply_and_send_parts);
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
@@ -313,7 +368,7 @@ static bool can_ll(const imx_problem *p, imx_text *why_not)
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return imx_token_lines_cost(rates, p->sent);
+    return places_us(p) + imx_token_lines_cost(rates, p->sent);
 }
 
 static int64_t most_own(const imx_variant *variant)
@@ -464,18 +519,27 @@ const imx_op imx_op_moe_rs = {
     .check = imx_moe_check,
     .extent = imx_moe_extent,
     .capacity = imx_moe_capacity,
+    .spread = imx_moe_spread,
     .timed_integers = imx_moe_timed_integers,
     .algorithms = {
         { .name = "store",
           .by_kernel = true,
           .stores = true,
           .cost = store_cost,
-          .layout = lay_out_store,
-          .prepare = prepare_store,
+          .layout = layout,
+          .prepare = prepare,
           .run = run_store },
+        { .name = "parts",
+          .by_kernel = true,
+          .stores = true,
+          .on_request = true, /* on two H200s "store" is sooner at every size */
+          .can = can_parts,
+          .cost = parts_cost,
+          .layout = lay_out_parts,
+          .prepare = prepare_parts,
+          .run = run_parts },
         { .name = "ll",
           .by_kernel = true,
-          .on_request = true, /* on GPUs it was timed, and its values not yet looked at */
           .at_once = true,
           .can = can_ll,
           .cost = ll_cost,

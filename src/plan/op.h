@@ -215,6 +215,9 @@ typedef struct imx_op {
     /* Of a dimension from IMX_OF_OP on, on this rank; NULL: there is none. */
     int64_t (*extent)(const imx_asked *asked, int64_t m, int which);
 
+    /* Of a product by experts: input's experts and expert_rows; NULL: there is none. */
+    void (*spread)(const imx_asked *asked, imx_tune_input *input);
+
     /* Rows that the output with that dimension has room for; NULL: rows follow from the run. */
     int64_t (*capacity)(const imx_asked *asked);
 

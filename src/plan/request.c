@@ -283,7 +283,8 @@ static bool shards_residual(const imx_request *r)
 
 imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r)
 {
-    return (imx_tune_input){
+    const imx_asked asked = { .group = group, .op = r->op, .shape = &r->shape, .desc = r->desc };
+    imx_tune_input input = {
         .shape = r->shape,
         .product = r->op->product,
         .scatters = r->op->scatters,
@@ -303,6 +304,9 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r
         .whole_lines = group->whole_lines,
         .slow_wire = group->env.cpu_link > 0,
     };
+    if (r->op->spread)
+        r->op->spread(&asked, &input);
+    return input;
 }
 
 /* Those that every sentence has words for. */

@@ -36,23 +36,25 @@ static double least(double a, double b)
 double imx_cost_product(const imx_tune_input *in)
 {
     const imx_shape *s = &in->shape;
-    double m = (double)s->m, n = (double)s->n, k = (double)s->k;
+    double m = in->experts ? in->expert_rows : (double)s->m, n = (double)s->n, k = (double)s->k;
     double element = (double)imx_dtype_bytes(s->dtype), out = (double)imx_dtype_bytes(s->out);
+    double b = n * k * (in->experts ? least(in->experts, m) : 1);
     double rate = s->dtype == IMBREX_F32        ? PRODUCT_RATE_F32
                   : imx_dtype_is_8bit(s->dtype) ? PRODUCT_RATE_8BIT
                                                 : PRODUCT_RATE;
-    return most(2 * m * n * k / rate, ((m * k + n * k) * element + m * n * out) / MEMORY_RATE);
+    return most(2 * m * n * k / rate, ((m * k + b) * element + m * n * out) / MEMORY_RATE);
 }
 
 imx_problem imx_cost_problem(const imx_tune_input *in, const imx_config *config)
 {
     const imx_shape *s = &in->shape;
-    double width = (double)(in->product && !in->scatters ? s->k : s->n), ranks = in->ranks;
+    bool multiplies = in->product || in->experts;
+    double width = (double)(multiplies && !in->scatters ? s->k : s->n), ranks = in->ranks;
     double element = (double)imx_dtype_bytes(in->scatters ? s->out : s->dtype);
     imx_problem p = { .in = in,
                       .config = config,
                       .sent = (double)s->m / ranks * width * element * (ranks - 1) };
-    if (in->product) {
+    if (multiplies) {
         p.product = imx_cost_product(in);
         p.covering = p.product * (ranks - 1) / ranks;
     }

@@ -43,6 +43,8 @@ typedef struct imx_tune_input {
     bool whole_lines;    /* lines arrive as they were stored (ll/args.h) */
     bool slow_wire;      /* ranks are far apart for what they compute */
     bool apart;          /* asked for by a name: what passes on chunks, each of one rank's rows */
+    int experts;         /* of a rank that multiplies each of them by rows of its own; else 0 */
+    double expert_rows;  /* of all of them, where ids are spread evenly */
 } imx_tune_input;
 
 typedef struct imx_config {

@@ -14,7 +14,8 @@ typedef struct way {
 static const way ways[] = {
     { false, { "copy", "store" } },       { false, { "ll", "sequential" } },
     { false, { "sequential", "store" } }, { true, { "store", "sequential" } },
-    { true, { "sequential", "store" } },
+    { true, { "sequential", "store" } },  { false, { "ll", "ll" } },
+    { false, { "copy", "parts" } },       { true, { "ll", "ll" } },
 };
 
 typedef struct act {
@@ -101,7 +102,7 @@ static int perform(act *t, bool first)
 static int show_rank(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     const way *w = ctx;
-    int replays = gpu_is_fake() ? 14 : 3000;
+    int replays = gpu_is_fake() ? 14 : 5000; /* twice */
     imbrex_group_desc desc = { .bootstrap = bootstrap,
                                .device = gpu_of(rank, gpu_count() >= 2),
                                .timeout_ms = 20000 };

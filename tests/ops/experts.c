@@ -3,10 +3,20 @@
 
 #include <string.h>
 
+#include "plan/plan.h"
 #include "ranks.h"
 #include "reference.h"
 
-enum { TOKENS = 10 /* a rank */, K = 24, N = 16, EXPERTS = 7, TOP_K = 3, ELEMENT = 2, ALIGN = 256 };
+enum {
+    TOKENS = 10 /* a rank */,
+    K = 24,
+    WIDE = 776,
+    N = 16,
+    EXPERTS = 7,
+    TOP_K = 3,
+    ELEMENT = 2,
+    ALIGN = 256
+};
 
 /* Bytes from the start of a room; the routing's in its own order. */
 typedef struct places {
@@ -24,39 +34,47 @@ static places lay_out(experts *e)
 {
     places p;
     size_t end = 0;
-    p.a = put(&end, e->own * K, ELEMENT);
+    p.a = put(&end, e->own * e->k, ELEMENT);
     p.ids = put(&end, e->own * TOP_K, 4);
     p.weights = put(&end, e->own * TOP_K, 4);
     for (int i = 0; i < 2; i++)
-        p.b[i] = put(&end, e->here * K * N, ELEMENT);
+        p.b[i] = put(&end, e->here * e->k * N, ELEMENT);
     e->in_bytes = end;
     const int64_t routing[] = { e->here + 1, e->here, e->capacity, e->pairs, e->pairs, e->pairs };
     for (int i = 0; i < 6; i++)
         p.routing[i] = put(&end, routing[i], 4);
-    p.c[0] = put(&end, e->capacity * (e->dispatches ? K : N), ELEMENT);
-    e->out_at = p.c[1] = put(&end, e->own * K, ELEMENT);
-    e->out_bytes = (size_t)(e->own * K) * ELEMENT;
+    p.c[0] = put(&end, e->capacity * (e->dispatches ? e->k : N), ELEMENT);
+    e->out_at = p.c[1] = put(&end, e->own * e->k, ELEMENT);
+    e->out_bytes = (size_t)(e->own * e->k) * ELEMENT;
     e->room_bytes = end;
     return p;
 }
 
+static bool is_named(const char *algorithm, const char *name)
+{
+    return algorithm && strcmp(algorithm, name) == 0;
+}
+
+/* Ranks on one GPU have no "ll" that takes lines. */
 static int make_plans(experts *e, const char *const algorithms[2])
 {
     int ranks = imbrex_group_size(e->group);
     for (int i = 0; i < 2; i++) {
+        bool lines = is_named(algorithms[i], "ll") && (i || e->dispatches);
+        const char *algorithm = lines && !e->group->whole_lines ? NULL : algorithms[i];
         const imbrex_dispatch_desc tokens = { .rank_tokens = TOKENS,
-                                              .n = K,
+                                              .n = e->k,
                                               .experts = EXPERTS,
                                               .top_k = TOP_K,
-                                              .algorithm = algorithms[i] };
+                                              .algorithm = algorithm };
         const imbrex_moe_desc moe = { .tokens = TOKENS * ranks,
-                                      .n = i ? K : N,
-                                      .k = i ? N : K,
+                                      .n = i ? e->k : N,
+                                      .k = i ? N : e->k,
                                       .experts = EXPERTS,
                                       .top_k = TOP_K,
                                       .parallel = IMBREX_EXPERTS_WHOLE,
                                       .chunk_rows = 4,
-                                      .algorithm = algorithms[i] };
+                                      .algorithm = algorithm };
         const char *op = e->dispatches ? (i ? "combine" : "dispatch") : i ? "moe_rs" : "ag_moe";
         RANK_OK(imbrex_plan_create(e->group, op, e->dispatches ? (const void *)&tokens : &moe,
                                    e->dispatches ? sizeof tokens : sizeof moe, &e->plans[i]));
@@ -68,6 +86,7 @@ int experts_begin(imbrex_group *group, bool dispatches, const char *const algori
 {
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
     *e = (experts){ .group = group, .dispatches = dispatches, .own = TOKENS };
+    e->k = is_named(algorithms[1], "parts") ? WIDE : K;
     e->here = rank_row(EXPERTS, ranks, rank + 1) - rank_row(EXPERTS, ranks, rank);
     e->pairs = ranks * TOKENS * TOP_K;
     if (make_plans(e, algorithms))
@@ -109,7 +128,7 @@ void experts_fill(const experts *e, int set, char *in)
     const places p = lay_out(&same);
     int rank = imbrex_group_rank(e->group), ranks = imbrex_group_size(e->group);
     memset(in, 0, e->in_bytes);
-    input_fill(IMBREX_BF16, 10 * set + rank, 0, in + p.a, e->own * K);
+    input_fill(IMBREX_BF16, 10 * set + rank, 0, in + p.a, e->own * e->k);
     for (int64_t i = 0; i < e->own * TOP_K; i++) {
         int32_t id = id_of(set, rank * e->own * TOP_K + i);
         float weight = (float)input_value(IMBREX_F32, 2000 + 10 * set + rank, i);
@@ -118,7 +137,8 @@ void experts_fill(const experts *e, int set, char *in)
     }
     int64_t first = rank_row(EXPERTS, ranks, rank);
     for (int i = 0; i < 2; i++)
-        input_fill_from(IMBREX_BF16, 3000 + i, 0, in + p.b[i], first * K * N, e->here * K * N);
+        input_fill_from(IMBREX_BF16, 3000 + i, 0, in + p.b[i], first * e->k * N,
+                        e->here * e->k * N);
 }
 
 imbrex_status experts_run(const experts *e, int i, char *room, int fewer, imbrex_stream stream)

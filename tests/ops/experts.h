@@ -13,12 +13,13 @@
 
 /* Sets of tokens and ids: of any expert, skewed, all to one, to none, any number, each twice; and
  * bytes that every rank's room fits in. */
-enum { EXPERTS_SETS = 6, EXPERTS_ROOM = 1 << 16 };
+enum { EXPERTS_SETS = 6, EXPERTS_ROOM = 1 << 20 };
 
 typedef struct experts {
     imbrex_group *group;
     bool dispatches;
     imbrex_plan *plans[2]; /* in their order */
+    int64_t k;             /* columns of tokens */
     int64_t own, here, capacity, pairs;
     size_t in_bytes, room_bytes; /* of a room, what is read and all */
     size_t out_at, out_bytes;    /* the layer's result */

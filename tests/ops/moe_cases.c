@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "imbrex_device.h"
+#include "kernels/grouped/args.h"
 #include "plan/plan.h"
 #include "reference.h"
 
@@ -423,7 +424,9 @@ static moe_case case_of(int i)
                                  .replicate = (s + 2 * kind) % 3 == 1 },
                        .ids = kind,
                        .gathers = algorithms[(s + kind + i) % 3],
-                       .scatters = sums[(s + kind) % 3],
+                       .scatters = shapes[s].n > IMX_GROUPED_PART && kind % 3
+                                       ? "parts"
+                                       : sums[(s + kind) % 3],
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
                        .residual = (s + kind + i) / 2 % 2,
@@ -435,15 +438,20 @@ static moe_case case_of(int i)
  * that a block has several.  tries: how many kinds of ids. */
 static const struct {
     int64_t tokens, n, k;
-    int experts, top_k, align, sms, tries, chunk_rows;
+    int experts, top_k, align, sms, tries;
 } wide[] = {
-    { 96, 136, 200, 2, 2, 0, 1, 3, 0 },  { 140, 232, 136, 3, 2, 4, 1, 3, 0 },
-    { 40, 456, 64, 4, 2, 1, 1, 3, 0 },   { 60, 72, 328, 2, 3, 16, 1, 3, 0 },
-    { 300, 64, 72, 2, 2, 0, 2, 3, 0 },   { 1200, 8, 16, 160, 8, 0, 0, 1, 0 },
-    { 16500, 8, 8, 3, 8, 1, 0, 1, 0 },   { 130, 1736, 72, 3, 2, 0, 0, 3, 64 },
-    { 90, 1536, 264, 4, 2, 1, 2, 2, 9 },
+    { 96, 136, 200, 2, 2, 0, 1, 3 },  { 140, 232, 136, 3, 2, 4, 1, 3 },
+    { 40, 456, 64, 4, 2, 1, 1, 3 },   { 60, 72, 328, 2, 3, 16, 1, 3 },
+    { 300, 64, 72, 2, 2, 0, 2, 3 },   { 1200, 8, 16, 160, 8, 0, 0, 1 },
+    { 16500, 8, 8, 3, 8, 1, 0, 1 },   { 130, 1736, 72, 3, 2, 0, 0, 3 },
+    { 90, 1536, 264, 4, 2, 1, 2, 2 },
 };
 enum { WIDE = sizeof wide / sizeof *wide };
+
+static bool is_in_parts(int s)
+{
+    return wide[s].n > IMX_GROUPED_PART;
+}
 
 static moe_case wide_case_of(int s, int i)
 {
@@ -456,13 +464,12 @@ static moe_case wide_case_of(int s, int i)
                                  .top_k = wide[s].top_k,
                                  .align = wide[s].align,
                                  .sms = wide[s].sms,
-                                 .chunk_rows = wide[s].chunk_rows,
                                  .parallel = (imbrex_experts)(i % 2),
                                  .dtype = (s + kind) % 2 ? IMBREX_F16 : IMBREX_BF16,
                                  .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
                        .ids = ids[kind],
                        .gathers = algorithms[i % 3],
-                       .scatters = sums[(i + i / 3) % 3],
+                       .scatters = is_in_parts(s) ? "parts" : sums[(i + i / 3) % 3],
                        .weights = 1 };
 }
 
@@ -480,7 +487,7 @@ static int walk_wide(imbrex_group *group, const moe_walk *walk, char *arena)
 {
     for (int i = 0; i < WIDE * 6; i += walk->step) {
         moe_case c = wide_case_of(i / 6, i % 6);
-        if (walk->parts != (c.desc.chunk_rows > 0))
+        if (walk->parts != is_in_parts(i / 6))
             continue;
         if (i % 6 < 2 * wide[i / 6].tries && check_case(group, &c, arena))
             return 1;

@@ -173,6 +173,42 @@ static void little_goes_by_ll(void **state)
     assert_string_equal(algorithm_of(200, 1280, 8192, 2, 90), "store");
 }
 
+/* ---- tokens to experts ----------------------------------------------------------------------- */
+
+/* Experts that all ranks have a part of. */
+static const char *experts_go_by(const imx_op *op, int64_t tokens, int64_t n, int64_t k,
+                                 int experts, int top_k)
+{
+    imx_tune_input in = { .shape = { tokens, n, k, IMBREX_BF16, IMBREX_BF16, IMBREX_NK,
+                                     IMBREX_UNSCALED, false },
+                          .scatters = op->scatters,
+                          .experts = experts,
+                          .expert_rows = (double)(tokens * top_k),
+                          .ranks = 2,
+                          .nodes = 1,
+                          .arch = 90,
+                          .workers = SMS,
+                          .sharers = 1,
+                          .alike = true,
+                          .whole_lines = true };
+    const imx_config config = imx_tune_config(&in);
+    return imx_choose(op, &in, &config).algorithm;
+}
+
+/* As two H200s were soonest: Mixtral 8x7B and Qwen3-30B-A3B. */
+static void few_tokens_go_by_ll(void **state)
+{
+    static const int64_t tokens[] = { 128, 1024, 8192 };
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const char *to = i < 2 ? "ll" : "copy", *back = i < 2 ? "ll" : "store";
+        assert_string_equal(experts_go_by(&imx_op_ag_moe, tokens[i], 14336, 4096, 8, 2), to);
+        assert_string_equal(experts_go_by(&imx_op_moe_rs, tokens[i], 4096, 7168, 8, 2), back);
+        assert_string_equal(experts_go_by(&imx_op_ag_moe, tokens[i], 768, 2048, 128, 8), to);
+        assert_string_equal(experts_go_by(&imx_op_moe_rs, tokens[i], 2048, 384, 128, 8), back);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +216,7 @@ int main(void)
         cmocka_unit_test(short_products_have_few_slices),
         cmocka_unit_test(tiles_do_not_wait_for_rows),
         cmocka_unit_test(pushes_have_room),
+        cmocka_unit_test(few_tokens_go_by_ll),
         cmocka_unit_test(little_goes_by_ll),
         cmocka_unit_test(pushes_of_slices_can_count),
         cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
