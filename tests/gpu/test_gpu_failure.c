@@ -11,6 +11,7 @@
 #include "imbrex_device.h"
 #include "op_cases.h"
 #include "op_image.h"
+#include "op_norm.h"
 
 enum { VICTIM = 1, TIMEOUT_MS = 3000, RUNS = 4, LIMIT_S = 60 };
 
@@ -81,11 +82,12 @@ static int check_values(troupe *t)
     if (op_image_download(t->group, &t->image))
         return 1;
     reference_error error;
-    int64_t wrong = reference_check(c, c->m, ranks, r, t->image.host + t->image.c.at, &error);
+    op_matrix sum = c->norm.rms ? op_image_h(c, &t->image) : t->image.c;
+    int64_t wrong = reference_check(c, c->m, ranks, r, t->image.host + sum.at, &error);
     RANK_CHECK(wrong < 0, "rank %d of %d: c[%lld, %lld] is %g, want %g within %g", r, ranks,
                (long long)(wrong / c->n), (long long)(wrong % c->n), error.have, error.want,
                error.within);
-    return 0;
+    return c->norm.rms ? op_norm_check(t->group, c, c->m, &t->image) : 0;
 }
 
 /* ---- the victim ------------------------------------------------------------------------------ */
@@ -284,10 +286,10 @@ static int late_ranks(void *ctx)
 enum { SIZE = 3 };
 
 /* FEW: tiles have rows of several ranks, and a has several slices.  MANY: wide tiles, beneath which
- * the copy engine pushes a. */
-typedef enum rows { SOME, FEW, MANY, ROWS } rows;
+ * the copy engine pushes a.  NORMED: rows that clusters of blocks add up and norm. */
+typedef enum rows { SOME, FEW, MANY, NORMED, ROWS } rows;
 
-static const char *const rows_names[ROWS] = { "", ", few rows", ", many rows" };
+static const char *const rows_names[ROWS] = { "", ", few rows", ", many rows", ", normed" };
 
 typedef struct scene {
     const char *op, *algorithm;
@@ -333,6 +335,13 @@ static const scene scenes[] = {
     { "gemm_rs", BY_TILES, LATE, FEW },
     { "ag_gemm", "store", KILLED, MANY },
     { "ag_gemm", "store", LATE, MANY },
+    { "all_reduce", "ll", KILLED, SOME },
+    { "all_reduce", "ll2", STOPPED, SOME },
+    { "all_reduce", "ll2", LATE, SOME },
+    { "all_reduce", "ll", KILLED, NORMED },
+    { "all_reduce", "ll", LATE, NORMED },
+    { "all_reduce", "ll2", STOPPED, NORMED },
+    { "all_reduce", "ll2", LATE, NORMED },
 };
 enum { SCENES = sizeof scenes / sizeof scenes[0] };
 
@@ -342,6 +351,11 @@ static op_case case_of(const scene *s)
     if (s->rows == FEW) {
         c.m = 96;
         c.k = 16384;
+    } else if (s->rows == NORMED) {
+        c.m = 20;
+        c.n = 4096;
+        c.dtype = IMBREX_BF16;
+        c.residual = c.norm.rms = 1;
     } else {
         c.chunk_rows = 64;
     }

@@ -50,6 +50,8 @@ static const op_case long_rows[] = {
       .in_place = 1 },
     { .m = 17, .n = 4099, .norm = { .rms = 1 }, .bias = 1, .residual = 1, .in_place = 1 },
     { .m = 1, .n = 16384, .norm = { .rms = 1 }, .residual = 1, .in_place = 1 },
+    { .m = 2, .n = 32768, .norm = { .rms = 1 }, .residual = 1 }, /* the longest */
+    { .m = 5, .n = 1, .norm = { .rms = 1, .quant = IMBREX_PER_ROW }, .bias = 1, .residual = 1 },
     { .m = 40, .n = 3000, .dtype = IMBREX_F32, .norm = { .quant = IMBREX_PER_ROW } },
     { .m = 5,
       .n = 12288,

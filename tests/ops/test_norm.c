@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "alone_cases.h"
 #include "norm_cases.h"
 #include "op_cases.h"
 #include "ranks.h"
@@ -161,68 +162,14 @@ static void says_what_is_wrong(void **state)
 
 /* ---- in operators ---------------------------------------------------------------------------- */
 
-enum { M = 11, N = 70, ELEMENTS = M * N };
-
-typedef struct operands_of {
-    float a[ELEMENTS], residual[ELEMENTS], gamma[N], h[ELEMENTS], c[ELEMENTS];
-} operands_of;
-
-/* Rows by themselves have the bits that they have among others; -0, NaN and infinities are kept in
- * the sum. */
-static int rows_alone(imbrex_group *group, const char *algorithm)
-{
-    static const float odd[4] = { -0.0f, NAN, INFINITY, -INFINITY };
-    imbrex_coll_desc desc = {
-        .m = M, .n = N, .dtype = IMBREX_F32, .algorithm = algorithm, .norm = { .rms = 1 }
-    };
-    operands_of *x = calloc(2, sizeof *x), *one = x + 1;
-    imbrex_plan *plan;
-    input_fill(IMBREX_F32, imbrex_group_rank(group), 0, x->a, ELEMENTS);
-    input_fill(IMBREX_F32, 100, 0, x->residual, ELEMENTS);
-    input_fill(IMBREX_F32, 101, 0, x->gamma, N);
-    for (int i = 0; i < 4; i++)
-        x->a[i * N] = x->residual[i * N] = odd[i];
-    memcpy(one, x, sizeof *x);
-    RANK_OK(imbrex_plan_all_reduce(group, &desc, &plan));
-    RANK_OK(imbrex_plan_run(
-        plan,
-        &(imbrex_args){
-            .a = x->a, .residual = x->residual, .gamma = x->gamma, .h = x->h, .c = x->c },
-        NULL));
-    for (int row = 0; row < M; row++) {
-        int at = row * N;
-        RANK_OK(imbrex_plan_run(plan,
-                                &(imbrex_args){ .a = one->a + at,
-                                                .residual = one->residual + at,
-                                                .gamma = one->gamma,
-                                                .h = one->residual + at,
-                                                .c = one->a + at,
-                                                .m = 1 },
-                                NULL));
-    }
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    RANK_CHECK(memcmp(one->residual, x->h, sizeof x->h) == 0, "%s: h of a row alone", algorithm);
-    RANK_CHECK(memcmp(one->a, x->c, sizeof x->c) == 0, "%s: c of a row alone", algorithm);
-    RANK_CHECK(x->h[0] == 0 && signbit(x->h[0]) && isnan(x->h[N]) && x->h[2 * N] == INFINITY &&
-                   x->h[3 * N] == -INFINITY && isnan(x->c[N + 1]) && x->c[2 * N + 1] == 0,
-               "%s: odd values are others", algorithm);
-    imbrex_plan_destroy(plan);
-    free(x);
-    return 0;
-}
-
-static int alone(imbrex_group *group, void *ctx)
-{
-    (void)ctx;
-    return rows_alone(group, "sequential") || rows_alone(group, "ll");
-}
+enum { M = 11, N = 70 };
 
 static void rows_do_not_depend_on_m(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         ranks_desc desc = { .size = ranks };
-        assert_int_equal(ranks_run(&desc, alone, NULL), 0);
+        assert_int_equal(ranks_run(&desc, alone_cases, NULL), 0);
     }
 }
 

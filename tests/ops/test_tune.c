@@ -226,15 +226,18 @@ static int tune_others(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     imbrex_gemm_desc desc = { .m = 7, .n = 5, .k = 3, .dtype = IMBREX_BF16, .layout = IMBREX_KN };
-    RANK_OK(imbrex_tune(group, "gemm_rs", &desc, sizeof desc, NULL, NULL));
-    imbrex_coll_desc coll = { .m = 7, .n = 5, .dtype = IMBREX_BF16 };
-    RANK_OK(imbrex_tune(group, "reduce_scatter", &coll, sizeof coll, NULL, NULL));
-    RANK_OK(imbrex_tune(group, "all_gather", &coll, sizeof coll, NULL, NULL));
-    imbrex_plan *plan;
-    RANK_OK(imbrex_plan_reduce_scatter(group, &coll, &plan));
-    bool measured = imx_describe_facts(plan).measured;
-    imbrex_plan_destroy(plan);
-    RANK_CHECK(measured, "reduce_scatter is not");
+    for (int i = 0; i < 2; i++)
+        RANK_OK(imbrex_tune(group, i ? "gemm_ar" : "gemm_rs", &desc, sizeof desc, NULL, NULL));
+    static const char *const others[] = { "reduce_scatter", "all_gather", "all_reduce" };
+    for (int i = 0; i < 3; i++) {
+        imbrex_coll_desc coll = { .m = 7, .n = 5, .dtype = IMBREX_BF16, .norm.rms = i == 2 };
+        imbrex_plan *plan;
+        RANK_OK(imbrex_tune(group, others[i], &coll, sizeof coll, NULL, NULL));
+        RANK_OK(imbrex_plan_create(group, others[i], &coll, sizeof coll, &plan));
+        bool measured = imx_describe_facts(plan).measured;
+        imbrex_plan_destroy(plan);
+        RANK_CHECK(measured, "%s is not", others[i]);
+    }
     return 0;
 }
 
@@ -306,7 +309,7 @@ static void every_operator(void **state)
 {
     (void)state;
     tune(tune_others);
-    assert_says(info(), "tuning cache: 3, of this version 3, in ");
+    assert_says(info(), "tuning cache: 5, of this version 5, in ");
 }
 
 /* Rank 1 looks for the file where there is none. */

@@ -402,6 +402,38 @@ def check_graph():
         near(c, new @ weight.t(), "a graph")
 
 
+def is_expandable(tensor):
+    at = tensor.data_ptr()
+    return any(part["is_expandable"] and 0 <= at - part["address"] < part["total_size"]
+               for part in torch.cuda.memory_snapshot())
+
+
+def check_expandable_segments():
+    """Operands in memory that other processes cannot be given: what ranks share is imbrex's own."""
+    if DEVICE == "cpu":
+        return
+    settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None) \
+        or torch.cuda.memory._set_allocator_settings
+    torch.cuda.empty_cache()  # or a segment of before would do
+    settings("expandable_segments:True")
+    try:
+        m, n, k = 256, 2048, 1024
+        a, b, residual, gamma = each(1, m, k), each(2, k, n), whole(3, m, n), whole(4, n)
+        ours, weight, parts = a[RANK], b[RANK], each(5, m, n)
+        c = it.mm_ar(ours, weight)
+        both = it.ag_mm(mine(a[0]), weight)
+        y, h = it.all_reduce_rms(parts[RANK], residual, gamma, eps=1e-5)
+        for tensor in ours, weight, parts[RANK], residual, c, both, y, h:
+            assert is_expandable(tensor)
+        near(c, sum(x @ w for x, w in zip(a, b)), "mm_ar", 1e-3)
+        near(both, a[0] @ weight, "ag_mm", 1e-3)
+        total = sum(parts) + residual
+        near(h, total, "all_reduce_rms's h", 1e-3)
+        near(y, functional.rms_norm(total, (n,), gamma, 1e-5), "all_reduce_rms", 1e-3)
+    finally:
+        settings("expandable_segments:False")
+
+
 def main(checks):
     """checks: a module's names, of which those that begin with check_ are run."""
     if DEVICE != "cpu":
