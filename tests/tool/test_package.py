@@ -107,15 +107,17 @@ class Package(unittest.TestCase):
 
     def test_inside_another_project(self):
         """Only what it links is built: no tool, tests, examples and benchmarks."""
-        build = os.path.join(self.folder, "around")
-        run("cmake", "-S", os.path.join(OUTSIDE, "around"), "-B", build, "-DIMBREX=" + SOURCE)
-        targets = re.findall(r"^\.\.\. (\w+)$", run("cmake", "--build", build, "--target", "help"),
-                             re.M)
-        self.assertIn("around", targets)
         own = {"clean", "depend", "install", "edit_cache", "rebuild_cache",
                "list_install_components"}  # CMake's
-        self.assertEqual(set(targets) - own - {"around", "imbrex_mpi"},
-                         {"imbrex", "imbrex_objects", "imbrex_static", "imbrex_package"})
+        for fetch in "OFF", "ON":
+            build = os.path.join(self.folder, "around" + fetch)
+            run("cmake", "-S", os.path.join(OUTSIDE, "around"), "-B", build, "-DIMBREX=" + SOURCE,
+                "-DFETCH=" + fetch)
+            said = run("cmake", "--build", build, "--target", "help")
+            targets = re.findall(r"^\.\.\. (\w+)$", said, re.M)
+            self.assertIn("around", targets)
+            self.assertEqual(set(targets) - own - {"around", "imbrex_mpi"},
+                             {"imbrex", "imbrex_objects", "imbrex_static", "imbrex_package"})
 
     def test_tool(self):
         tool = os.path.join(self.prefix, "bin", "imbrex")
@@ -139,17 +141,21 @@ class Package(unittest.TestCase):
         self.assertEqual(said, version())
 
     @unittest.skipUnless(shutil.which("pkg-config"), "no pkg-config here")
-    def test_example(self):
-        """What lies beside the documents is enough for kernels of one's own, also as threads that
-        are checked."""
+    def test_examples(self):
+        """What lies beside the documents is enough to build each of them; and for kernels of one's
+        own, also as threads that are checked."""
         where = {"PKG_CONFIG_PATH": os.path.join(self.libdir, "pkgconfig")}
         flags = run("pkg-config", "--cflags", "--libs", "imbrex", **where).split()
         examples = os.path.dirname(self.find("example_threads.h"))
-        for name in "threads", "01_notify_wait":
-            program = os.path.join(self.folder, name)
-            run("cc", os.path.join(examples, name + ".c"), "-o", program, "-pthread", *flags, "-lm")
-            words = ["--threads", "2"] if name != "threads" else []
-            run(program, *words, LD_LIBRARY_PATH=self.libdir, IMBREX_CHECK="1")
+        words = {"threads": [], "01_notify_wait": ["--threads", "2"], "plan": []}
+        for file in sorted(os.listdir(examples)):
+            name, kind = os.path.splitext(file)
+            if kind == ".c":
+                program = os.path.join(self.folder, name)
+                run("cc", os.path.join(examples, file), "-o", program, "-pthread", *flags, "-lm")
+                if name in words:
+                    run(program, *words.pop(name), LD_LIBRARY_PATH=self.libdir, IMBREX_CHECK="1")
+        self.assertFalse(words, "not installed")
 
     @unittest.skipUnless(shutil.which("pkg-config"), "no pkg-config here")
     def test_example_by_the_book(self):
