@@ -15,8 +15,8 @@ import unittest
 SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
     os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
-GUIDE = ["README.md", "docs/install.md", "docs/first_layer.md", "docs/python.md",
-         "docs/subgroups.md"]
+GUIDE = ["README.md", "docs/install.md", "docs/first_layer.md", "docs/python.md", "docs/pytorch.md",
+         "docs/subgroups.md", "docs/nodes.md", "docs/kernels.md", "docs/device.md"]
 BLOCK = re.compile(r"(?:`([\w./]+\.\w+)`:\n\n)?^```(\w+)\n(.*?)^```$", re.M | re.S)
 COMPILE = {"c": ("cc", "-std=c11", "-x", "c"), "cpp": ("c++", "-x", "c++")}
 RUN = {"python", *COMPILE}
