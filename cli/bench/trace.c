@@ -11,15 +11,16 @@
 #include "timeline.h"
 
 enum { SPANS = 100000, WARM = 3, CALLS = 3 };
+enum { PANELS = BENCH_ALGORITHMS + 1 }; /* and sequential */
 
 typedef struct picture {
     bench_setting *setting;
     const bench_shape *shape;
     bench_data data;
     imbrex_span *own; /* [SPANS] */
-    int count;        /* of algorithms */
-    char names[BENCH_ALGORITHMS][64];
-    spans all[BENCH_ALGORITHMS];
+    int count;        /* of panels */
+    char names[PANELS][64];
+    spans all[PANELS];
 } picture;
 
 static int by_end(const void *a, const void *b)
@@ -102,15 +103,16 @@ static bool draw(const picture *p, timeline_panel *panels, timeline_rank *ranks,
     const bench_setting *setting = p->setting;
     const bench_shape *s = p->shape;
     int count = imbrex_group_size(setting->group);
-    char title[300], k[32] = "", wire[60] = "";
+    char title[120], sizes[200], k[32] = "", wire[80];
+    const char *const lines[] = { sizes, wire };
     static const char *const streams[] = { "compute", "copies" };
     if (s->op->product)
         snprintf(k, sizeof k, ", k %lld", (long long)s->k);
-    if (measure_wire() > 0)
-        snprintf(wire, sizeof wire, ", an emulated wire of %g GB/s", measure_wire());
-    snprintf(title, sizeof title, "imbrex bench: %s, m %lld, n %lld%s, %s; %d rank%s on %s%s",
-             s->op->name, (long long)s->m, (long long)s->n, k, matrix_dtype_names[s->dtype], count,
-             count == 1 ? "" : "s", imbrex_group_device(setting->group), wire);
+    snprintf(title, sizeof title, "What %d rank%s do in one call of %s", count,
+             count == 1 ? "" : "s", s->op->name);
+    snprintf(sizes, sizeof sizes, "m %lld, n %lld%s, %s, on %s", (long long)s->m, (long long)s->n,
+             k, matrix_dtype_names[s->dtype], imbrex_group_device(setting->group));
+    snprintf(wire, sizeof wire, "wire between ranks, emulated: %g GB/s", measure_wire());
     for (int i = 0; i < p->count; i++) {
         spans_ranks(&p->all[i], count, ranks + i * count);
         panels[i] = (timeline_panel){ p->names[i], ranks + i * count, count };
@@ -118,6 +120,8 @@ static bool draw(const picture *p, timeline_panel *panels, timeline_rank *ranks,
     }
     const timeline t = {
         .title = title,
+        .lines = lines,
+        .line_count = measure_wire() > 0 ? 2 : 1,
         .streams = streams,
         .stream_count = 2,
         .panels = panels,
@@ -145,10 +149,10 @@ static imbrex_status work(picture *p)
     if (!p->own)
         return failure_note(IMBREX_NO_MEMORY, "out of memory");
     TRY(bench_data_open(p->setting->group, p->setting->alone, p->shape, &p->data));
-    for (int i = 0; i < q->algorithm_count; i++) {
+    for (int i = 0; i <= q->algorithm_count; i++) {
+        const char *algorithm = i < q->algorithm_count ? q->algorithms[i] : "sequential";
         char *name = p->names[p->count];
-        imbrex_status status =
-            trace_one(p, q->algorithms[i], &p->all[p->count], name, sizeof p->names[0]);
+        imbrex_status status = trace_one(p, algorithm, &p->all[p->count], name, sizeof p->names[0]);
         if (status == IMBREX_OK) {
             p->count++;
             continue;
@@ -165,7 +169,7 @@ imbrex_status bench_trace(bench_setting *setting, const bench_shape *shape)
 {
     picture p = { .setting = setting, .shape = shape };
     imbrex_status status = work(&p);
-    for (int i = 0; i < BENCH_ALGORITHMS; i++)
+    for (int i = 0; i < PANELS; i++)
         spans_free(&p.all[i]);
     bench_data_close(&p.data);
     free(p.own);

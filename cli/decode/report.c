@@ -163,24 +163,25 @@ void decode_print_json(const decode_result *r)
 bool decode_write_timeline(const decode_result *r, const spans *step, const spans *sequential,
                            const char *path, char *error, size_t size)
 {
-    enum { LINES = 4 };
-    char title[400], wire[60] = "", figures[LINES][80];
-    const char *lines[LINES];
-    static const char *const names[LINES] = { "attention to own tokens", "attention",
-                                              "sequential step", "step" };
-    static const int versions[LINES] = { DECODE_ATTEND_OWN, DECODE_ATTEND, DECODE_SEQUENTIAL,
-                                         DECODE_STEP };
-    if (measure_wire() > 0)
-        snprintf(wire, sizeof wire, ", an emulated wire of %g GB/s", measure_wire());
-    snprintf(title, sizeof title,
-             "imbrex decode: %s, %lld sequences of %lld tokens, %s; %d rank%s by %s on %s%s",
-             r->source, (long long)r->shape.batch, (long long)r->model->context,
-             matrix_dtype_names[r->shape.dtype], r->ranks, r->ranks == 1 ? "" : "s", how(r),
-             r->device, wire);
-    for (int i = 0; i < LINES; i++) {
+    enum { FIGURES = 4, LINES = FIGURES + 2 };
+    char title[120], sizes[400], wire[80], figures[FIGURES][80];
+    const char *lines[LINES] = { sizes };
+    static const char *const names[FIGURES] = { "attention to own tokens", "attention",
+                                                "sequential step", "overlapped step" };
+    static const int versions[FIGURES] = { DECODE_ATTEND_OWN, DECODE_ATTEND, DECODE_SEQUENTIAL,
+                                           DECODE_STEP };
+    snprintf(title, sizeof title, "What %d rank%s do in a decode step of attention", r->ranks,
+             r->ranks == 1 ? "" : "s");
+    snprintf(sizes, sizeof sizes,
+             "%s, %lld sequences of %lld tokens, %s, the cache shared out by %s, on %s", r->source,
+             (long long)r->shape.batch, (long long)r->model->context,
+             matrix_dtype_names[r->shape.dtype], how(r), r->device);
+    for (int i = 0; i < FIGURES; i++) {
         snprintf(figures[i], sizeof figures[i], "%s: %.3f ms", names[i], r->us[versions[i]] / 1000);
-        lines[i] = figures[i];
+        lines[1 + i] = figures[i];
     }
+    snprintf(wire, sizeof wire, "wire between ranks, emulated: %g GB/s", measure_wire());
+    lines[LINES - 1] = wire;
     static const char *const streams[] = { "compute", "copies" };
     timeline_rank *ranks = calloc((size_t)r->ranks * 2, sizeof *ranks);
     if (!ranks) {
@@ -196,7 +197,7 @@ bool decode_write_timeline(const decode_result *r, const spans *step, const span
     const timeline picture = {
         .title = title,
         .lines = lines,
-        .line_count = LINES,
+        .line_count = measure_wire() > 0 ? LINES : LINES - 1,
         .streams = streams,
         .stream_count = 2,
         .panels = panels,

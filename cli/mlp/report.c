@@ -235,19 +235,27 @@ void mlp_print_json(const mlp_result *r)
 bool mlp_write_timeline(const mlp_result *r, const spans *overlapped, const spans *sequential,
                         const char *path, char *error, size_t size)
 {
-    char title[400], wire[60] = "", figures[4][80];
-    if (measure_wire() > 0)
-        snprintf(wire, sizeof wire, ", an emulated wire of %g GB/s", measure_wire());
-    snprintf(title, sizeof title,
-             "imbrex mlp: %s, hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s%s", r->source,
+    enum { LINES = 6 };
+    char title[120], sizes[400], figures[5][80];
+    if (r->experts)
+        snprintf(title, sizeof title, "What %d rank%s do in a transformer's layer of %d experts",
+                 r->ranks, r->ranks == 1 ? "" : "s", r->experts);
+    else
+        snprintf(title, sizeof title, "What %d rank%s do in a transformer's MLP", r->ranks,
+                 r->ranks == 1 ? "" : "s");
+    snprintf(sizes, sizeof sizes, "%s, hidden %lld, ffn %lld, %lld tokens, %s, on %s", r->source,
              (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
-             matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device, wire);
+             matrix_dtype_names[r->dtype], r->device);
     snprintf(figures[0], sizeof figures[0], "products alone: %.1f ms", r->products_us / 1000);
     snprintf(figures[1], sizeof figures[1], "sequential: %.1f ms", r->sequential_us / 1000);
     snprintf(figures[2], sizeof figures[2], "overlapped: %.1f ms", r->overlapped_us / 1000);
     size_t length = (size_t)snprintf(figures[3], sizeof figures[3], "communication hidden: ");
     say_hidden(r, figures[3] + length, sizeof figures[3] - length);
-    const char *lines[] = { figures[0], figures[1], figures[2], figures[3] };
+    snprintf(figures[4], sizeof figures[4], "wire between ranks, emulated: %g GB/s",
+             measure_wire());
+    const char *lines[LINES] = {
+        sizes, figures[0], figures[1], figures[2], figures[3], figures[4]
+    };
     const char *streams[] = { "compute", "copies of x", "copies of sums" };
 
     timeline_rank *ranks = calloc((size_t)r->ranks * 2, sizeof *ranks);
@@ -264,7 +272,7 @@ bool mlp_write_timeline(const mlp_result *r, const spans *overlapped, const span
     const timeline picture = {
         .title = title,
         .lines = lines,
-        .line_count = 4,
+        .line_count = measure_wire() > 0 ? LINES : LINES - 1,
         .streams = streams,
         .stream_count = 3,
         .panels = panels,

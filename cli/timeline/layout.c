@@ -165,54 +165,86 @@ static size_t join(stretch *s, size_t count)
     return kept;
 }
 
-/* Copies to others, and computing: tiles, and kernels that do not tell their tiles, because a
- * kernel may also wait. */
-static void collect(const timeline_rank *rank, stretch *copies, size_t *copy_count,
-                    stretch *computing, size_t *computing_count)
+/* Stretches of a rank, joined: copies to others; computing, which is tiles, and kernels that do not
+ * tell their tiles, because a kernel may also wait; waits; and what of it is no wait. */
+typedef struct activity {
+    stretch *copies, *computing, *waits, *busy; /* [count of spans], busy twice that */
+    size_t copy_count, computing_count, wait_count, busy_count;
+} activity;
+
+static void collect(const timeline_rank *rank, activity *a)
 {
     for (size_t i = 0; i < rank->count; i++) {
         const imbrex_span *span = &rank->spans[i];
         stretch s = { span->begin_ns, span->end_ns };
         if (span->kind == IMBREX_SPAN_COPY && !layout_is_own(span, rank->rank))
-            copies[(*copy_count)++] = s;
+            a->copies[a->copy_count++] = s;
         if (span->kind == IMBREX_SPAN_TILE ||
             (span->kind == IMBREX_SPAN_KERNEL && !timeline_summary_has_tiles(rank, span)))
-            computing[(*computing_count)++] = s;
+            a->computing[a->computing_count++] = s;
+        else if (span->kind == IMBREX_SPAN_COPY)
+            a->busy[a->busy_count++] = s;
+        if (span->kind == IMBREX_SPAN_WAIT)
+            a->waits[a->wait_count++] = s;
     }
+    memcpy(a->busy + a->busy_count, a->computing, a->computing_count * sizeof *a->busy);
+    a->busy_count = join(a->busy, a->busy_count + a->computing_count);
+    a->copy_count = join(a->copies, a->copy_count);
+    a->computing_count = join(a->computing, a->computing_count);
+    a->wait_count = join(a->waits, a->wait_count);
 }
 
-static bool measure_rank(const timeline_rank *rank, int64_t *copying, int64_t *hidden)
+static int64_t length(const stretch *s, size_t count)
 {
-    stretch *copies = calloc(2 * rank->count + 1, sizeof *copies);
-    size_t copy_count = 0, computing_count = 0;
-    if (!copies)
-        return false;
-    stretch *computing = copies + rank->count;
-    collect(rank, copies, &copy_count, computing, &computing_count);
-    copy_count = join(copies, copy_count);
-    computing_count = join(computing, computing_count);
-    for (size_t i = 0, j = 0; i < copy_count; i++) {
-        *copying += copies[i].end - copies[i].begin;
-        while (j < computing_count && computing[j].end <= copies[i].begin)
+    int64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += s[i].end - s[i].begin;
+    return sum;
+}
+
+/* How much of x lies beneath y; both are joined. */
+static int64_t common(const stretch *x, size_t x_count, const stretch *y, size_t y_count)
+{
+    int64_t sum = 0;
+    for (size_t i = 0, j = 0; i < x_count; i++) {
+        while (j < y_count && y[j].end <= x[i].begin)
             j++;
-        for (size_t k = j; k < computing_count && computing[k].begin < copies[i].end; k++) {
-            int64_t begin =
-                computing[k].begin > copies[i].begin ? computing[k].begin : copies[i].begin;
-            int64_t end = computing[k].end < copies[i].end ? computing[k].end : copies[i].end;
-            *hidden += end - begin;
+        for (size_t k = j; k < y_count && y[k].begin < x[i].end; k++) {
+            int64_t begin = y[k].begin > x[i].begin ? y[k].begin : x[i].begin;
+            int64_t end = y[k].end < x[i].end ? y[k].end : x[i].end;
+            sum += end - begin;
         }
     }
-    free(copies);
+    return sum;
+}
+
+static bool measure_rank(const timeline_rank *rank, int64_t *copying, int64_t *hidden,
+                         int64_t *waiting)
+{
+    stretch *room = calloc(5 * rank->count + 1, sizeof *room);
+    if (!room)
+        return false;
+    activity a = { .copies = room,
+                   .computing = room + rank->count,
+                   .waits = room + 2 * rank->count,
+                   .busy = room + 3 * rank->count };
+    collect(rank, &a);
+    *copying += length(a.copies, a.copy_count);
+    *hidden += common(a.copies, a.copy_count, a.computing, a.computing_count);
+    *waiting += length(a.waits, a.wait_count) - common(a.waits, a.wait_count, a.busy, a.busy_count);
+    free(room);
     return true;
 }
 
 static bool measure(layout_panel *p)
 {
-    int64_t copying = 0, hidden = 0;
+    int64_t copying = 0, hidden = 0, waiting = 0;
+    double all = (double)(p->end_ns - p->begin_ns) * p->panel->rank_count;
     for (int r = 0; r < p->panel->rank_count; r++)
-        if (!measure_rank(&p->panel->ranks[r], &copying, &hidden))
+        if (!measure_rank(&p->panel->ranks[r], &copying, &hidden, &waiting))
             return false;
     p->hidden = copying > 0 ? (double)hidden / (double)copying : -1;
+    p->waiting = all > 0 ? (double)waiting / all : 0;
     return true;
 }
 

@@ -50,6 +50,8 @@ typedef struct layout_panel {
     layout_bar *bars; /* by rank, row and begin; waits, which lie beneath, not apart */
     size_t bar_count;
     double hidden; /* share of copying to peers that lies beneath computation; -1: no copies */
+    double
+        waiting; /* share of all ranks' time in which one waits, and computes and copies nothing */
 } layout_panel;
 
 typedef struct layout {

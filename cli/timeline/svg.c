@@ -7,8 +7,8 @@
 #include "text.h"
 
 /* Widths of letters, near enough, in the bars and in the legend. */
-#define BAR_LETTER    6.0
-#define END_LETTER    8.4
+#define BAR_LETTER    7.2
+#define END_LETTER    10.0
 #define LEGEND_LETTER 6.4
 
 enum {
@@ -95,6 +95,23 @@ static void class_of(const layout *l, const layout_panel *p, const layout_bar *b
     }
 }
 
+/* What kernels of the library do, for who does not know their names. */
+static const char *const kernel_words[][2] = {
+    { "gemm", "product" },        { "grouped", "experts' products" },  { "activate", "activation" },
+    { "silu_mul", "activation" }, { "reduce", "sum over ranks" },      { "attend", "attention" },
+    { "merge", "states joined" }, { "place", "k and v to the cache" }, { "route", "tokens sorted" },
+    { "gate", "experts chosen" }, { "ll", "data with flags" },
+};
+
+static void name_kernel(const char *name, char *text, size_t size)
+{
+    const char *words = NULL;
+    for (size_t i = 0; i < sizeof kernel_words / sizeof kernel_words[0]; i++)
+        if (strcmp(name, kernel_words[i][0]) == 0)
+            words = kernel_words[i][1];
+    snprintf(text, size, words ? "kernel %s: %s" : "kernel %s", name, words);
+}
+
 int svg_legend(const layout *l, svg_kind kinds[SVG_KINDS])
 {
     int count = 0;
@@ -110,7 +127,7 @@ int svg_legend(const layout *l, svg_kind kinds[SVG_KINDS])
     }
     for (int name = 0; name < l->name_count; name++, count++) {
         snprintf(kinds[count].class, sizeof kinds[count].class, "k%d", name % 10);
-        snprintf(kinds[count].text, sizeof kinds[count].text, "kernel %s", l->names[name]);
+        name_kernel(l->names[name], kinds[count].text, sizeof kinds[count].text);
     }
     if (l->has[IMBREX_SPAN_WAIT])
         kinds[count++] = (svg_kind){ "w", "waiting" };
@@ -178,12 +195,23 @@ static void draw_all_thin(const layout *l, const layout_panel *p, FILE *file)
 
 /* ---- Labels ---------------------------------------------------------------------------------- */
 
+/* m and w are half as wide again as others. */
 static double letters(const char *text)
 {
-    size_t count = 0;
+    double count = 0;
     for (; *text; text++)
-        count += ((unsigned char)*text & 0xC0) != 0x80; /* bytes that begin a character */
-    return (double)count;
+        if (((unsigned char)*text & 0xC0) != 0x80) /* it begins a character */
+            count += strchr("mwMW", *text) ? 1.5 : 1;
+    return count;
+}
+
+/* How wide letters of this text are, one as another, where one of usual width is `letter`. */
+static double mean_letter(const char *text, double letter)
+{
+    size_t count = 0;
+    for (const char *at = text; *at; at++)
+        count += ((unsigned char)*at & 0xC0) != 0x80;
+    return count ? letters(text) * letter / (double)count : 0;
 }
 
 /* The full text if it fits, else the brief one, else none. */
@@ -199,7 +227,7 @@ static void draw_label(FILE *file, svg_use use, const char *class, double letter
     fprintf(file, "<text class=\"l %s\" x=\"%.2f\" y=\"%.1f\"", class, x + width / 2, y);
     if (use == SVG_INLINE) {
         fprintf(file, " data-x=\"%.3f\" data-w=\"%.3f\" data-k=\"%.1f\" data-b=\"%s\" data-f=\"", x,
-                width, letter, brief);
+                width, fmax(mean_letter(full, letter), mean_letter(brief, letter)), brief);
         text_markup(file, full, strlen(full));
         fputc('"', file);
     }
@@ -283,11 +311,15 @@ static void draw_heading(const layout_panel *p, FILE *file)
     text_markup(file, p->panel->name, strlen(p->panel->name));
     fprintf(file, "<tspan class=\"mute\" dx=\"12\" font-weight=\"400\">%.4g ms</tspan></text>\n",
             ms);
+    char hidden[80] = "";
     if (p->hidden >= 0)
+        snprintf(hidden, sizeof hidden,
+                 "%.0f %% of the copying to peers lies beneath computation; ", p->hidden * 100);
+    if (ms > 0)
         fprintf(file,
                 "<text class=\"mute\" x=\"%d\" y=\"%.1f\" font-size=\"12.5\" text-anchor=\"end\">"
-                "%.0f %% of the copying to peers lies beneath computation</text>\n",
-                LAYOUT_LEFT + LAYOUT_PLOT, p->y + 26, p->hidden * 100);
+                "%s%.0f %% of the time ranks only wait</text>\n",
+                LAYOUT_LEFT + LAYOUT_PLOT, p->y + 26, hidden, p->waiting * 100);
     if (ms <= 0)
         fprintf(file,
                 "<text class=\"mute\" x=\"%d\" y=\"%.1f\" font-size=\"12.5\">no spans</text>\n",

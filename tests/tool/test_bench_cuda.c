@@ -355,7 +355,7 @@ static void a_call_is_drawn(void **state)
     char *text = output_of(rank_main_of_bench, &q, 2), *from = strstr(text, "copy: one call");
     assert_non_null(from);
     memmove(text, from, strlen(from) + 1);
-    check_output(text, 15, words);
+    check_output(text, 30, words); /* of copy, and of sequential */
     check_drawing(path, drawn);
 }
 

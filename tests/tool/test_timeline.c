@@ -228,6 +228,9 @@ static void page_shows_all(void **state)
     assert_memory_equal(text, "<!DOCTYPE html>", 15);
     assert_picture(text);
     assert_contains(text, "<dd>8 ms</dd>");
+    assert_contains(text, ">50 % of the time ranks only wait<"); /* 1 ms of 2 of one rank */
+    assert_contains(text, "; 5 % of the time ranks only wait<"); /* 1 ms of 10 of two ranks */
+    assert_contains(text, ">kernel gemm: product<");
     assert_count(text, "<button ", 3);
     assert_count(text, "<script>", 1);
     assert_count(text, "</html>", 1);
