@@ -81,7 +81,7 @@ class _Ranks:
 
     def _use(self, kept):
         kept.used = next(self._uses)
-        if self._is_cuda and torch.cuda.is_current_stream_capturing():
+        if self._is_cuda and not kept.is_captured and torch.cuda.is_current_stream_capturing():
             kept.is_captured = True
 
     def run(self, call):
