@@ -144,7 +144,7 @@ int main(int argc, char **argv)
         way w = ways[i];
         if (gpu_wanted("%s and %s, replayed, by %s and %s", w.dispatches ? "dispatch" : "ag_moe",
                        w.dispatches ? "combine" : "moe_rs", w.algorithms[0], w.algorithms[1]))
-            gpu_report(gpu_isolated(all_ranks, &w, 60));
+            gpu_report(gpu_isolated(all_ranks, &w, 120));
     }
     return gpu_end();
 }
