@@ -153,12 +153,18 @@ def relative(have, want):
     return found if found == found else float("inf")
 
 
-def both(ranks, model, tokens, rounds):
+def ways(all_of_them, options):
+    """chosen is among them always: routing is taken from it."""
+    asked = options.ways.split(",") if options.ways else all_of_them
+    return [name for name in all_of_them if name in asked or name == "chosen"]
+
+
+def both(ranks, model, tokens, options):
     layer, plans, wrong = Layer(ranks, model, tokens), {}, []
     made = {"ag_moe": {"grouped": layer.grouped_up, "nccl": layer.nccl_up},
             "moe_rs": {"grouped": layer.grouped_down, "nccl": layer.nccl_down}}
     want_up, routings = layer.grouped_up(), {}
-    for name in ("alone", "chosen", "copy", "ll", "sequential", "whole"):
+    for name in ways(("alone", "chosen", "copy", "ll", "sequential", "whole"), options):
         group = layer.alone if name == "alone" else ranks.imbrex
         algorithm = name if name in ("copy", "ll", "sequential") else None
         try:
@@ -177,10 +183,10 @@ def both(ranks, model, tokens, rounds):
         routings[name] = routing
         made["ag_moe"][name], plans["ag_moe " + name] = run, plan
     want = layer.nccl_down().clone()
-    for name in ("alone", "chosen", "store", "parts", "ll", "sequential", "whole"):
+    for name in ways(("alone", "chosen", "store", "parts", "ll", "sequential", "whole"), options):
         group = layer.alone if name == "alone" else ranks.imbrex
         algorithm = name if name in ("store", "parts", "ll", "sequential") else None
-        routing = routings[name if name in ("alone", "whole") else "sequential"]
+        routing = routings[name if name in ("alone", "whole") else "chosen"]
         try:
             plan, run, c = layer.our_down(group, algorithm, name == "whole", routing)
         except imbrex.Error as error:
@@ -194,8 +200,8 @@ def both(ranks, model, tokens, rounds):
     for op, candidates in made.items():
         candidates = [peers.Candidate(n, One(), f) for n, f in candidates.items()]
         able = peers.those_that_run(ranks, candidates, 3)
-        if rounds:
-            us = peers.measure(ranks, peers.capture_all(ranks, able), rounds)
+        if options.rounds:
+            us = peers.measure(ranks, peers.capture_all(ranks, able), options.rounds)
             if ranks.rank == 0:
                 print("%s %s %d: " % (op, model, tokens) + "  ".join(
                     "%s %.1f (%.2f)" % (n, t, t / us["grouped"]) for n, t in us.items()),
@@ -216,12 +222,13 @@ def main():
     parser.add_argument("--models", default="mixtral,qwen3-30b,qwen3-235b")
     parser.add_argument("--tokens", default="128,1024,8192", help="of all ranks together")
     parser.add_argument("--rounds", type=int, default=9, help="0: only compare results")
+    parser.add_argument("--ways", default="", help="such as chosen,whole; else all")
     options = parser.parse_args()
     ranks, wrong = peers.Ranks(), False
     torch.manual_seed(ranks.rank)
     for model in options.models.split(","):
         for tokens in options.tokens.split(","):
-            wrong |= both(ranks, model, int(tokens), options.rounds)
+            wrong |= both(ranks, model, int(tokens), options)
             torch.cuda.empty_cache()
     dist.barrier(group=ranks.blobs)
     ranks.imbrex.close()
