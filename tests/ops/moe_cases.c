@@ -464,6 +464,7 @@ static moe_case wide_case_of(int s, int i)
                                  .top_k = wide[s].top_k,
                                  .align = wide[s].align,
                                  .sms = wide[s].sms,
+                                 .chunk_rows = i % 2 ? 16 : 0, /* "copy" begins early then */
                                  .parallel = (imbrex_experts)(i % 2),
                                  .dtype = (s + kind) % 2 ? IMBREX_F16 : IMBREX_BF16,
                                  .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
