@@ -1,6 +1,7 @@
 """imbrex doctor on this machine: what it tries, what it says of what is missing, its exit codes."""
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -74,6 +75,23 @@ class Doctor(unittest.TestCase):
         self.assertIn("host.invalid", found["host's name"]["what"])
         found = self.findings(MASTER_ADDR="127.0.0.1")
         self.assertEqual(found["host's name"]["state"], "not there")
+
+    def test_a_library_that_crashes_is_broken(self):
+        compiler = shutil.which("cc")
+        if not compiler:
+            self.skipTest("no C compiler")
+        with tempfile.TemporaryDirectory() as folder:
+            library = os.path.join(folder, "libnccl.so")
+            subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", library], text=True,
+                           input="#include <stdlib.h>\n"
+                                 "__attribute__((constructor)) void crash(void) { abort(); }\n",
+                           check=True)
+            done = doctor("--json", IMBREX_NCCL=library)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        found = {f["name"]: f for f in json.loads(done.stdout)}
+        self.assertEqual(found["info"]["state"], "broken")
+        self.assertEqual(found["2 CPU ranks"]["state"], "ok", found)
+        self.assertIn("was killed by signal 6", done.stderr)
 
     def test_nothing_is_left(self):
         with tempfile.TemporaryDirectory() as folder:
