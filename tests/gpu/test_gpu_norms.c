@@ -8,6 +8,7 @@
 enum { LIMIT_S = 240, MEETING_S = 60, TIMEOUT_MS = 60000 }; /* kernels are compiled on the way */
 
 typedef struct show {
+    rank_main cases;
     int size;
     bool spread;
 } show;
@@ -20,7 +21,7 @@ static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
                                .device = gpu_of(rank, s->spread),
                                .timeout_ms = TIMEOUT_MS };
     RANK_OK(imbrex_group_create(&desc, &group));
-    int failed = alone_cases(group, NULL) || op_cases_normed(group, group);
+    int failed = s->cases(group, group);
     if (failed)
         imbrex_group_abort(group);
     imbrex_group_destroy(group);
@@ -34,19 +35,25 @@ static int all_ranks(void *ctx)
     return ranks_run_bare(&desc, on_gpu, s);
 }
 
-static void run(int size, bool spread)
+static void run(const char *name, rank_main cases, int size, bool spread)
 {
-    show s = { size, spread };
-    if (gpu_wanted("normed sums of %d ranks%s", size, spread ? ", a GPU each" : ""))
+    show s = { cases, size, spread };
+    if (gpu_wanted("%s, %d ranks%s", name, size, spread ? ", a GPU each" : ""))
         gpu_report(gpu_isolated(all_ranks, &s, LIMIT_S));
 }
 
 int main(int argc, char **argv)
 {
+    static const struct {
+        const char *name;
+        rank_main cases;
+    } all[] = { { "rows alone", alone_cases }, { "long rows", op_cases_normed } };
     gpu_begin(argc, argv);
-    for (int size = gpu_count() > 1 ? 2 : 1; size <= gpu_count() && size <= 8; size++)
-        run(size, true);
-    for (int size = 1; size <= 4; size++)
-        run(size, false);
+    for (int i = 0; i < 2; i++) {
+        for (int size = 2; size <= gpu_count() && size <= 8; size++)
+            run(all[i].name, all[i].cases, size, true);
+        for (int size = 1; size <= 4; size++)
+            run(all[i].name, all[i].cases, size, false);
+    }
     return gpu_end();
 }

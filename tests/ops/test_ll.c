@@ -1,6 +1,6 @@
 /* test_ll.c - the ll kernel by itself, on ranks that are threads: runs back to back in one buffer,
  * with other rows and data each time and ranks that dawdle, so that a part which is written again
- * before it was read shows; and what a missing rank leads to. */
+ * before it was read shows; what a missing rank leads to; and where a plan gathers by it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "kernels/ll/args.h"
 #include "ranks.h"
+#include "tuned.h"
 
 enum { RUNS = SANITIZED_THREADS ? 600 : 3000, ROWS = 9, ROW_BYTES = 262, GUARD = 16 };
 
@@ -200,6 +201,22 @@ static void units(void **state)
     }
 }
 
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+/* What was the sooner one on four H200s, of so many bytes a rank. */
+static void gathers_by_lines_while_they_are_sooner(void **state)
+{
+    (void)state;
+    enum { N = 8192, ROW = 2 * N, RANKS = 4 };
+    for (int64_t kb = 16; kb <= 8192; kb *= 2) {
+        int64_t m = kb * 1024 / ROW * RANKS;
+        const char *want = kb <= 2048 ? "ll" : "store";
+        imx_choice choice = tuned_choice_of(&imx_op_all_gather, m, N, 0, RANKS, 90, 132);
+        if (strcmp(choice.algorithm, want) != 0)
+            fail_msg("%d KB: %s (%s)", (int)kb, choice.algorithm, choice.why);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +224,7 @@ int main(void)
         cmocka_unit_test(words),
         cmocka_unit_test(lines),
         cmocka_unit_test(a_missing_rank_is_named),
+        cmocka_unit_test(gathers_by_lines_while_they_are_sooner),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
