@@ -6,6 +6,7 @@
 
 #include "base/live.h"
 #include "base/log.h"
+#include "base/nvtx.h"
 #include "base/process.h"
 #include "bootstrap/identity.h"
 #include "group.h"
@@ -446,6 +447,7 @@ fail:
 static void log_creation(const imbrex_group *group)
 {
     char text[IMX_STATUS_BYTES / 2];
+    const char *unnamed = imx_nvtx_open();
     if (group->rank == 0)
         imx_env_unknown_warn();
     if (!imx_log_wants(&group->env, group->rank, IMX_LOG_INFO))
@@ -453,6 +455,8 @@ static void log_creation(const imbrex_group *group)
     imbrex_group_describe(group, text, sizeof text);
     imx_log(group->rank, group->size, "group: %s; device %s; waits end after %lld ms", text,
             group->device_name, (long long)group->timeout_ms);
+    if (*unnamed)
+        imx_log(group->rank, group->size, "%s", unnamed);
 }
 
 imbrex_status imbrex_group_create(const imbrex_group_desc *desc, imbrex_group **out)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/live.h"
+#include "base/nvtx.h"
 #include "plan.h"
 
 int64_t imx_run_row(const imx_run *run, int rank)
@@ -346,7 +347,9 @@ static imbrex_status run_plan(imbrex_plan *plan, const imx_args_type *type, cons
     };
     run.epoch = local_at(&run, 0);
     plan->sent_inside = plan->sent_between = 0;
+    imx_nvtx_begin(plan->op->info.name, m, variant->algorithm->name);
     imbrex_status status = enqueue(&run);
+    imx_nvtx_end();
     return status == IMBREX_OK ? IMBREX_OK : give_up(&run, status);
 }
 
