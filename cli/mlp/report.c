@@ -18,7 +18,7 @@ double mlp_hidden(const mlp_result *r)
 
 static void row(const mlp_result *r, const char *name, double us)
 {
-    printf("  %-36s%10.2f%24.2fx\n", name, us / 1000, us / r->products_us);
+    printf("  %-36s%10.3f%22.2fx\n", name, us / 1000, us / r->products_us);
 }
 
 /* Over 100 % is the measurement's noise: overlap cannot beat having nothing to send. */
@@ -137,7 +137,7 @@ static void print_times(const mlp_result *r)
               !r->device_clock ? ""
               : r->graph       ? ", replays of a CUDA graph of each."
                                : ".");
-    printf("\n  %-36s%10s%25s\n", "", "ms", "of the products alone");
+    printf("\n  %-36s%10s%23s\n", "", "ms", "of the products alone");
     row(r, "products alone, nothing sent", r->products_us);
     row(r, "sequential: communicate, compute", r->sequential_us);
     row(r, "overlapped", r->overlapped_us);

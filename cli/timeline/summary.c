@@ -180,6 +180,11 @@ static void print_label(FILE *file, const char *label)
     fprintf(file, "  %-*s", LABEL - 2, label);
 }
 
+static double value_of(const column *c, size_t at)
+{
+    return *(const double *)(const void *)((const char *)&c->s + at);
+}
+
 static void print_columns(FILE *file, const column *columns, int count, int64_t begin_ns)
 {
     print_label(file, "");
@@ -204,11 +209,16 @@ static void print_columns(FILE *file, const column *columns, int count, int64_t 
             fprintf(file, "%*s", COLUMN, "-");
     fputc('\n', file);
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        bool any = false; /* a GPU's copies are not traced */
+        for (int i = 0; i < count; i++)
+            any = any || (columns[i].there && isfinite(value_of(&columns[i], rows[k].at)));
+        if (!any)
+            continue;
         print_label(file, rows[k].label);
         for (int i = 0; i < count; i++) {
-            const double *value = (const void *)((const char *)&columns[i].s + rows[k].at);
-            if (columns[i].there && isfinite(*value))
-                fprintf(file, "%*.1f", COLUMN, *value * rows[k].factor);
+            double value = value_of(&columns[i], rows[k].at);
+            if (columns[i].there && isfinite(value))
+                fprintf(file, "%*.1f", COLUMN, value * rows[k].factor);
             else
                 fprintf(file, "%*s", COLUMN, "-");
         }

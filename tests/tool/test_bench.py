@@ -1,11 +1,16 @@
 """`imbrex bench` measures on one to three ranks and says so in a form that programs read; what it
 does not understand it refuses."""
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 TOOL = os.environ.get("IMBREX_TOOL")
@@ -262,6 +267,22 @@ class Bench(unittest.TestCase):
         done = bench("all_gather", "--chart", "--json", *ROUNDS)
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("--chart and --json exclude each other", done.stderr)
+
+    def test_a_terminal_has_a_chart_within_its_width(self):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 72, 0, 0))
+        with subprocess.Popen([TOOL, "bench", "all_gather", "--m", "64", "--n", "64", *ROUNDS],
+                              stdout=theirs, stderr=subprocess.DEVNULL) as tool:
+            os.close(theirs)
+            said = b""
+            with contextlib.suppress(OSError):  # at its end a terminal is an error
+                while part := os.read(ours, 4096):
+                    said += part
+        os.close(ours)
+        self.assertEqual(tool.returncode, 0)
+        lines = said.decode().splitlines()
+        self.assertLessEqual(max(map(len, lines)), 72, lines)
+        self.assertEqual(len([line for line in lines if "##" in line]), 2, lines)
 
     def test_tune(self):
         words = ["gemm_rs", "--m", "64", "--n", "32", "--k", "16", "--ranks", "2"]
