@@ -348,19 +348,27 @@ class Layout(unittest.TestCase):
         self.none(faults)
 
     def test_links(self):
-        """Links in the documents lead to files of this repository, or elsewhere."""
+        """Links in the documents lead to files of this repository, or elsewhere; those into a
+        document, to one of its headings."""
         faults, seen = [], 0
         for path in tracked("*.md", "docs/**.md"):
             for link in re.findall(r"\]\(([^)\s]+)\)", read(path)):
-                file = link.split("#")[0]
-                if not file or re.match(r"[a-z]+:", link):
+                file, _, place = link.partition("#")
+                if re.match(r"[a-z]+:", link):
                     continue
                 seen += 1
-                target = os.path.join(SOURCE, os.path.dirname(path), file)
-                if not os.path.exists(target):
+                target = os.path.join(SOURCE, os.path.dirname(path), file) if file else path
+                if not os.path.exists(os.path.join(SOURCE, target)):
                     faults.append("%s links to %s, which is not there" % (path, link))
+                elif place and place not in self.headings(target):
+                    faults.append("%s links to %s, where no heading is called so" % (path, link))
         self.assertGreater(seen, 3, "no links found: is the pattern wrong?")
         self.none(faults)
+
+    def headings(self, path):
+        """As links call them: "Who may join: the token" is who-may-join-the-token."""
+        return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+                for heading in re.findall(r"^#+ (.*)$", read(path), re.M)}
 
     def test_messages_of_the_manual(self):
         """What docs/troubleshooting.md quotes of a message, some message has."""
