@@ -14,7 +14,7 @@
 enum { SMS = 132 };
 
 /* As measured on two and four H200s: tiles of one rank's rows, whose last ones leave late, where k
- * is long and they waste little, as in most rows of docs/performance.md. */
+ * is long and they waste little, as in most rows of docs/results.md. */
 static void many_rows_are_summed_where_k_is_short(void **state)
 {
     (void)state;

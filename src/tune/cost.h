@@ -1,7 +1,7 @@
 /* cost.h - what a way to do an operator is expected to take on a GPU: terms that operators' own
  * formulas are made of (imx_algorithm.cost).  Pure functions.
  *
- * Rates were measured on 2 and 4 H200s with NVLink; docs/performance.md has the figures.  Other
+ * Rates were measured on 2 and 4 H200s with NVLink; docs/results.md has the figures.  Other
  * links move the numbers, seldom the order.
  */
 #ifndef IMX_COST_H

@@ -134,7 +134,7 @@ static int echo(void *ctx, const void *send, void *recv, size_t bytes)
 }
 
 /* As measured on H200s: in Hopper's form warps of their own send, in the general one those that
- * multiply, which takes longer than copies do (docs/performance.md). */
+ * multiply, which takes longer than copies do (docs/experiments.md). */
 static void each_form_has_its_choice(void **state)
 {
     (void)state;

@@ -111,7 +111,7 @@ class Docs(unittest.TestCase):
             self.assertGreaterEqual(right, 8)  # four ranks of each program in C
 
     def test_figures(self):
-        """The pictures are what script/figures draws, of figures that docs/performance.md has."""
+        """The pictures are what script/figures draws, of figures that docs/results.md has."""
         folder = os.path.join(self.clone, "drawn")
         os.mkdir(folder)
         self.run_it(sys.executable, "script/figures", folder)
@@ -119,7 +119,7 @@ class Docs(unittest.TestCase):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 self.assertEqual(file.read(), read("docs/figures/" + name),
                                  "run script/figures again")
-        measured = read("docs/performance.md")
+        measured = read("docs/results.md")
         rows = re.findall(r"^[^#].*,([\d.]+),([\d.]+),([\d.]+)$",
                           read("docs/figures/four_h100s.csv"), re.M)
         self.assertTrue(rows)

@@ -1,5 +1,5 @@
 """script/measure: what it refuses costs nothing that was measured before, and it asks for figures
-of docs/performance.md.  The tool and the GPUs are scripts."""
+of docs/results.md.  The tool and the GPUs are scripts."""
 import os
 import re
 import shutil
@@ -99,7 +99,7 @@ class Measure(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         with open(self.path("called"), encoding="utf-8") as file:
             called = file.read().splitlines()
-        with open(os.path.join(SOURCE, "docs", "performance.md"), encoding="utf-8") as file:
+        with open(os.path.join(SOURCE, "docs", "results.md"), encoding="utf-8") as file:
             table = file.read().split("\n### The product alone\n")[1].split("\n### ")[0]
         rows = re.findall(r"^\| (?:(\d+)³|(\d+) × (\d+) × (\d+))(, graph)? \|", table, re.M)
         self.assertGreater(len(rows), 15, table)

@@ -38,7 +38,7 @@ static void check(int64_t m, int64_t n, int64_t k, int ranks, int scatters, int 
     assert_in_range(c.shared_bytes, 1, SHARED_MOST);
 }
 
-/* Measured: docs/performance.md.  Columns of a tile that may be any, and of one for peers. */
+/* Measured: docs/results.md.  Columns of a tile that may be any, and of one for peers. */
 static const struct {
     int64_t m, n, k;
     int any, to_peers;

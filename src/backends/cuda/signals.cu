@@ -1,6 +1,6 @@
 /* signals.cu - posts and waits of a stream: one warp, a lane an op, with few registers and without
  * shared memory, so that it finds room beside most kernels.  Beneath a product that fills the GPU
- * there is none (docs/performance.md).
+ * there is none (docs/experiments.md).
  *
  * Posts go through also after an abort: to look at the abort word first would cost each of them a
  * trip to host memory, and whoever is let go by one finds the group failed.
