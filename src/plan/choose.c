@@ -12,12 +12,14 @@ static imx_choice because(const char *algorithm, const char *why)
     return choice;
 }
 
-/* Whether the ranks of one node may take it. */
+/* Whether the ranks of one node may take it.  An emulated wire does not slow a kernel's stores, so
+ * they must not pass for a way around it. */
 static bool may_take(const imx_algorithm *a, const imx_problem *p)
 {
     char reason[256];
     imx_text why_not = { .at = reason, .size = sizeof reason };
-    if (a->over_nodes || (a->by_kernel && p->in->ranks > IMX_TEAM_MOST))
+    bool kernel_may = p->in->ranks <= IMX_TEAM_MOST && !p->in->slow_wire;
+    if (a->over_nodes || (a->by_kernel && !kernel_may))
         return false;
     return !a->can || a->can(p, &why_not);
 }
@@ -59,7 +61,6 @@ static const char *storing(const imx_op *op, const imx_problem *p)
     return NULL;
 }
 
-/* An emulated wire does not slow a kernel's stores, so they must not pass for a way around it. */
 static imx_choice on_cpus(const imx_op *op, const imx_problem *p)
 {
     const imx_tune_input *in = p->in;
@@ -68,16 +69,15 @@ static imx_choice on_cpus(const imx_op *op, const imx_problem *p)
     int64_t width = in->product && shape->k < shape->n ? shape->k : shape->n;
     int64_t shard_bytes =
         rows * width * (int64_t)imx_dtype_bytes(in->scatters ? shape->out : shape->dtype);
-    bool by_kernel = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
     bool large = shard_bytes >= OVERLAP_BYTES_LEAST;
-    const char *store = by_kernel ? storing(op, p) : NULL;
+    const char *store = storing(op, p);
     if (store && in->scatters)
         return because(store, "the kernel that makes or has a part moves it");
     if (large && has(op, p, "copy"))
         return because("copy", "sending runs beside the rest");
     if (store)
         return because(store, "a shard is sent sooner than a second stream starts");
-    if (by_kernel && !large && has(op, p, "ll"))
+    if (!large && has(op, p, "ll"))
         return because("ll", "few bytes go to all at once");
     return because("sequential", large ? "there is nothing to send beside"
                                        : "a shard is sent sooner than a second stream starts");

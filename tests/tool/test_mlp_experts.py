@@ -397,6 +397,14 @@ class Experts(unittest.TestCase):
         done = run(*self.args("--check"))
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
 
+    def test_an_emulated_wire(self):
+        """On it nothing is chosen that it would not slow."""
+        done = run("mlp", "--random", "512,512,512", "--experts", "8", "--ranks", "4", "--device",
+                   "cpu", "--rounds", "1", "--check", env={"IMBREX_CPU_LINK": "1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("passed", done.stdout)
+        self.assertIn("emulated: 1 GB/s", done.stdout)
+
     def test_options(self):
         for words, says in ((["--random", "8,8,8", "--experts", "2", "--top-k", "3"],
                              "--top-k is 3, of --experts 2"),
