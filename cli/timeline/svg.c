@@ -100,7 +100,7 @@ static const char *const kernel_words[][2] = {
     { "gemm", "product" },        { "grouped", "experts' products" },  { "activate", "activation" },
     { "silu_mul", "activation" }, { "reduce", "sum over ranks" },      { "attend", "attention" },
     { "merge", "states joined" }, { "place", "k and v to the cache" }, { "route", "tokens sorted" },
-    { "gate", "experts chosen" }, { "ll", "data with flags" },
+    { "gate", "experts chosen" }, { "combine", "sums of tokens" },     { "ll", "data with flags" },
 };
 
 static void name_kernel(const char *name, char *text, size_t size)

@@ -78,6 +78,8 @@ COMMANDS = {
     "bench": ["bench", "ag_gemm", "--ranks", "4", "--m", "512", "--n", "512", "--k", "512"],
     "bench of threads": ["bench", "gemm_rs", "--ranks", "2", "--m", "512", "--n", "512", "--k",
                          "512", "--sms", "3", "--algorithm", "copy,chosen"],
+    "mlp, emulated wire": ["mlp", "--ranks", "4", "--random", "1024,3584,512"],
+    "experts, emulated wire": ["mlp", "--ranks", "4", "--random", "512,512,256", "--experts", "8"],
     "bench without a product": ["bench", "all_reduce", "--ranks", "3", "--m", "512", "--n", "512"],
 }
 
@@ -137,8 +139,10 @@ def main():
         for name, words in COMMANDS.items():
             for kind in "html", "svg":
                 path = os.path.join(folder, f"{len(drawn)}.{kind}")
+                wire = {"IMBREX_CPU_LINK": "0.3"} if "wire" in name else {}
                 subprocess.run([TOOL, *words, "--device", "cpu", "--rounds", "1", "--timeline",
-                                path], check=True, stdout=subprocess.DEVNULL, timeout=120)
+                                path], check=True, stdout=subprocess.DEVNULL, timeout=120,
+                               env={**os.environ, **wire})
                 drawn[f"{name}, {kind}"] = path
         for name, path in drawn.items():
             for width in WIDTHS if path.endswith(".html") else WIDTHS[:1]:
