@@ -32,12 +32,13 @@ static void tiles_of_8_bits(void **state)
                                       .scatters = kind / 3 };
                 imx_sm90_config c = imx_sm90_tune(&in);
                 assert_true(c.split == 1 && !c.pingpong && !c.bulk && c.wg_m == 64);
-                assert_true(c.tile_n % 32 == 0 && c.tile_n <= (n % 8 || kind / 3 ? 160 : 192));
+                int widest = n % 8 || kind / 3 ? 160 : kind || ms[i] <= 128 ? 192 : 256;
+                assert_true(c.tile_n % 32 == 0 && c.tile_n <= widest);
                 in.summable = in.spanning = kind / 3;
-                assert_in_range(imx_sm90_tune(&in).tile_n, 64, kind / 3 ? 128 : 192);
+                assert_in_range(imx_sm90_tune(&in).tile_n, 64, kind / 3 ? 128 : widest);
                 assert_int_equal(c.buffers * imx_sm90_tune_piece_cols(&c), c.tile_n);
                 assert_in_range(c.shared_bytes, 1, SHARED_MOST);
-                assert_in_range(c.stages, 4, 13);
+                assert_in_range(c.stages, c.tile_n > 192 ? 3 : 4, 13);
                 assert_int_equal(c.tile_m, (ms[i] + in.ranks - 1) / in.ranks <= 64 ? 64 : 128);
             }
         }
@@ -75,9 +76,11 @@ static void shapes_take_tiles(void **state)
     static const struct {
         int64_t m, n, k;
         int rows, cols;
-    } shapes[] = { { 8192, 7168, 8192, 128, 192 }, { 2048, 7168, 8192, 256, 128 },
-                   { 512, 7168, 8192, 256, 128 },  { 64, 7168, 8192, 64, 64 },
-                   { 64, 14336, 8192, 64, 128 },   { 128, 7168, 8192, 128, 64 } };
+    } shapes[] = { { 8192, 7168, 8192, 128, 256 }, { 4096, 7168, 8192, 128, 256 },
+                   { 2048, 7168, 8192, 256, 128 }, { 1000, 7168, 8192, 128, 256 },
+                   { 512, 7168, 8192, 128, 256 },  { 1024, 6144, 8192, 128, 192 },
+                   { 64, 7168, 8192, 64, 64 },     { 64, 14336, 8192, 64, 128 },
+                   { 128, 7168, 8192, 128, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         imx_sm90_input in = {
             .m = shapes[i].m, .n = shapes[i].n, .k = shapes[i].k, .ranks = 1, .sms = SMS, .eight = 1

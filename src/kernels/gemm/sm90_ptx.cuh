@@ -319,6 +319,15 @@ IMX_FN float unpack(uint16_t element)
  * IMX_TILE_N / 2 a thread. */
 #define IMX_ACC (IMX_TILE_N / 2)
 
+/* Columns of a product: the tile's, or half of the widest ones' of 8 bits, which are added up in
+ * registers of their own. */
+#if defined(IMX_EIGHT) && !defined(IMX_FAST) && IMX_TILE_N == 256
+#define IMX_PRODUCT_N 128
+#else
+#define IMX_PRODUCT_N IMX_TILE_N
+#endif
+#define IMX_PRODUCT_ACC (IMX_PRODUCT_N / 2)
+
 IMX_FN void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
@@ -421,10 +430,11 @@ IMX_FN uint64_t wgmma_tile(uint32_t address, uint32_t leading_bytes)
     "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add ", 0;\n\t" \
     "wgmma.mma_async.sync.aligned.m64n" #n IMX_TYPES " {" s "}, " operands IMX_HOW ";\n\t}"
 
-IMX_FN void wgmma(float (&d)[IMX_ACC], uint64_t a, uint64_t b, int add)
+IMX_FN void wgmma(float (&d)[IMX_PRODUCT_ACC], uint64_t a, uint64_t b, int add)
 {
-    asm volatile(IMX_WGMMA(IMX_TILE_N, IMX_JOIN(IMX_S, IMX_TILE_N), IMX_JOIN(IMX_I, IMX_TILE_N))
-                 : IMX_JOIN(IMX_O, IMX_TILE_N)
+    asm volatile(IMX_WGMMA(IMX_PRODUCT_N, IMX_JOIN(IMX_S, IMX_PRODUCT_N),
+                           IMX_JOIN(IMX_I, IMX_PRODUCT_N))
+                 : IMX_JOIN(IMX_O, IMX_PRODUCT_N)
                  : "l"(a), "l"(b), "r"(add));
 }
 

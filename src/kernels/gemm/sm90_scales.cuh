@@ -13,6 +13,8 @@ static_assert(IMBREX_E4M3 == 4 && IMBREX_PER_TENSOR == 1 && IMBREX_PER_ROW == 2 
                   IMBREX_PER_BLOCK == 3,
               "the preprocessor knows no enumerators");
 
+enum { PRODUCTS = IMX_TILE_N / IMX_PRODUCT_N }; /* side by side in a tile */
+
 #if IMX_SCALING
 
 /* Past the L1 cache, which does not hear of what peers bring.  0: there is none. */
@@ -29,41 +31,57 @@ IMX_FN float scale_at(const float *scale, bool there)
 #if IMX_SCALING == 3
 
 enum { BLOCK_COLS = 128, COL_BLOCKS = BLOCK_COLS % IMX_TILE_N ? 2 : 1 };
-static_assert(IMX_TILE_N % 32 == 0 && IMX_TILE_N <= 192, "else columns lie in three blocks");
+static_assert(PRODUCTS > 1 ? IMX_PRODUCT_N == BLOCK_COLS
+                           : IMX_TILE_N % 32 == 0 && IMX_TILE_N <= 192,
+              "else columns lie in three blocks");
 
 /* Of a step. */
 typedef struct block_scales {
     float row[2], col[COL_BLOCKS];
 } block_scales;
 
-/* sum += part, the products of a step of a tile whose columns begin at col; scales: of that step
- * and the three beside it, a lane's own. */
-IMX_FN void add_scaled(float (&sum)[IMX_ACC], const float (&part)[IMX_ACC],
-                       const block_scales &scales, int col, int step)
+/* Of a step's product q: of each of b's blocks and of each row. */
+typedef struct product_scales {
+    float of[COL_BLOCKS][2];
+} product_scales;
+
+/* scales: of that step and the three beside it, a lane's own. */
+IMX_FN product_scales scales_of(const block_scales &scales, int step, int q)
 {
-    float s[COL_BLOCKS][2];
-    int left = BLOCK_COLS - col % BLOCK_COLS; /* columns in the first block: 32 or more */
+    product_scales s;
 #pragma unroll
     for (int i = 0; i < COL_BLOCKS; i++) {
+        if (PRODUCTS > 1 && i != q)
+            continue;
         float of_b = __shfl_sync(0xffffffffu, scales.col[i], step, 4);
-        s[i][0] = of_b * __shfl_sync(0xffffffffu, scales.row[0], step, 4);
-        s[i][1] = of_b * __shfl_sync(0xffffffffu, scales.row[1], step, 4);
+        s.of[i][0] = of_b * __shfl_sync(0xffffffffu, scales.row[0], step, 4);
+        s.of[i][1] = of_b * __shfl_sync(0xffffffffu, scales.row[1], step, 4);
     }
+    return s;
+}
+
+/* sum += part, product q of a step of a tile whose columns begin at col. */
+IMX_FN void add_scaled(float (&sum)[IMX_ACC], const float (&part)[IMX_PRODUCT_ACC],
+                       const product_scales &s, int col, int q)
+{
+    int left = BLOCK_COLS - col % BLOCK_COLS; /* columns in the first block: 32 or more */
 #pragma unroll
-    for (int j = 0; j < IMX_ACC; j++) {
-        const float of_first = s[0][j / 2 % 2], of_second = s[COL_BLOCKS - 1][j / 2 % 2];
-        sum[j] = __fmaf_rn(j / 16 * 32 < left ? of_first : of_second, part[j], sum[j]);
+    for (int j = 0; j < IMX_PRODUCT_ACC; j++) {
+        bool is_first = PRODUCTS > 1 ? q == 0 : j / 16 * 32 < left;
+        float scale = is_first ? s.of[0][j / 2 % 2] : s.of[COL_BLOCKS - 1][j / 2 % 2];
+        float *to = &sum[q * IMX_PRODUCT_ACC + j];
+        *to = __fmaf_rn(scale, part[j], *to);
     }
 }
 
 #else
 
-/* sum += part. */
-IMX_FN void add_part(float (&sum)[IMX_ACC], const float (&part)[IMX_ACC])
+/* sum += part, a step's product q. */
+IMX_FN void add_part(float (&sum)[IMX_ACC], const float (&part)[IMX_PRODUCT_ACC], int q)
 {
 #pragma unroll
-    for (int j = 0; j < IMX_ACC; j++)
-        sum[j] += part[j];
+    for (int j = 0; j < IMX_PRODUCT_ACC; j++)
+        sum[q * IMX_PRODUCT_ACC + j] += part[j];
 }
 
 #endif

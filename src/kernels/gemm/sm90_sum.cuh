@@ -4,7 +4,8 @@
  * stage's products are added up from 0 and then, in float32, to the sum of the stages before, with
  * their scales where they have some: `part` and `sum`, in as many registers.  Where those suffice
  * there are two parts, and the next stage's products are under way meanwhile, else those of the
- * other consumer.
+ * other consumer.  Of tiles of 256 columns there is a part of one half, and the other half's
+ * products come behind it.
  *
  *     consumer 0  | mul 0 | add 0 | mul 1 | add 1 | ...
  *     consumer 1          | mul 0 | add 0 | mul 1 | ...
@@ -40,11 +41,12 @@ IMX_FN block_scales load_scales(const making *t, int first);
 IMX_FN int first_col(const making *t);
 #endif
 
-/* d (+)= a stage's a and b; add: whether the first product adds. */
-IMX_FN void multiply(float (&d)[IMX_ACC], uint32_t stage_address, int first_row, int add)
+/* d (+)= a stage's a and b, of which columns of product q; add: whether it adds from the first. */
+IMX_FN void multiply(float (&d)[IMX_PRODUCT_ACC], uint32_t stage_address, int first_row, int q,
+                     int add)
 {
     uint64_t a = wgmma_tile(stage_address + first_row * 128, 16);
-    uint64_t b = wgmma_tile(stage_address + A_BYTES, 16);
+    uint64_t b = wgmma_tile(stage_address + A_BYTES + q * IMX_PRODUCT_N * 128, 16);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < TILE_K / 32; i++)
@@ -54,14 +56,14 @@ IMX_FN void multiply(float (&d)[IMX_ACC], uint32_t stage_address, int first_row,
 
 /* Until all products are done but those of the last `left` groups; d is of those that are, and not
  * looked at before. */
-template <int left> IMX_FN void finish(float (&d)[IMX_ACC])
+template <int left> IMX_FN void finish(float (&d)[IMX_PRODUCT_ACC])
 {
     if (left)
         wgmma_wait(1);
     else
         wgmma_wait(0);
 #pragma unroll
-    for (int j = 0; j < IMX_ACC; j++)
+    for (int j = 0; j < IMX_PRODUCT_ACC; j++)
         asm volatile("" : "+f"(d[j]) : : "memory");
 }
 
@@ -72,7 +74,7 @@ IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
 #pragma unroll 1
     for (int i = 0; i < steps; i++) {
         await_step(t, i);
-        multiply(sum, t->base + t->at.stage * STAGE_BYTES, t->first_row, i > 0);
+        multiply(sum, t->base + t->at.stage * STAGE_BYTES, t->first_row, 0, i > 0);
         uint32_t before = t->before;
         go_on(t, i);
         wgmma_wait(1);
@@ -102,42 +104,50 @@ IMX_FN void find_scales(making *t, int i)
 #endif
 }
 
-/* sum += part, the products of step i, which was in `stage`; left: groups that are under way behind
- * it. */
+/* sum += part, product q of step i, which was in `stage`; left: groups that are under way behind
+ * it.  Scales of half a tile are ready before its product is. */
 template <int left>
-IMX_FN void end_step(float (&sum)[IMX_ACC], float (&part)[IMX_ACC], making *t, uint32_t stage,
-                     int i)
+IMX_FN void end_product(float (&sum)[IMX_ACC], float (&part)[IMX_PRODUCT_ACC], making *t,
+                        uint32_t stage, int i, int q)
 {
-    finish<left>(part);
-    release(t->base, stage);
 #if IMX_SCALING == 3
-    add_scaled(sum, part, t->scales, first_col(t), i);
+    product_scales scales;
+    if (PRODUCTS > 1)
+        scales = scales_of(t->scales, i, q);
+#endif
+    finish<left>(part);
+    if (q == PRODUCTS - 1)
+        release(t->base, stage);
+#if IMX_SCALING == 3
+    if (PRODUCTS == 1)
+        scales = scales_of(t->scales, i, q);
+    add_scaled(sum, part, scales, first_col(t), q);
 #else
-    add_part(sum, part);
+    add_part(sum, part, q);
 #endif
 }
 
-/* part = the products of step i, which are under way. */
-IMX_FN void begin_step(float (&part)[IMX_ACC], making *t, int i)
+/* part = product 0 of step i, which is under way. */
+IMX_FN void begin_step(float (&part)[IMX_PRODUCT_ACC], making *t, int i)
 {
     await_step(t, i);
-    multiply(part, t->base + t->at.stage * STAGE_BYTES, t->first_row, 0);
+    multiply(part, t->base + t->at.stage * STAGE_BYTES, t->first_row, 0, 0);
 }
 
 /* Step i begins, and the one before ends, in `part`. */
-IMX_FN void step_behind(float (&sum)[IMX_ACC], float (&next)[IMX_ACC], float (&part)[IMX_ACC],
-                        making *t, int i)
+IMX_FN void step_behind(float (&sum)[IMX_ACC], float (&next)[IMX_PRODUCT_ACC],
+                        float (&part)[IMX_PRODUCT_ACC], making *t, int i)
 {
     begin_step(next, t, i);
     uint32_t before = t->before;
     go_on(t, i);
-    end_step<1>(sum, part, t, before, i - 1);
+    end_product<1>(sum, part, t, before, i - 1, 0);
     find_scales(t, i);
 }
 
 IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
 {
-    float part[PARTS][IMX_ACC];
+    float part[PARTS][IMX_PRODUCT_ACC];
     int i = 0;
 #pragma unroll
     for (int j = 0; j < IMX_ACC; j++)
@@ -147,7 +157,12 @@ IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
         begin_step(part[0], t, i);
         find_scales(t, i);
         go_on(t, i);
-        end_step<0>(sum, part[0], t, t->before, i);
+        end_product<0>(sum, part[0], t, t->before, i, 0);
+#pragma unroll
+        for (int q = 1; q < PRODUCTS; q++) {
+            multiply(part[0], t->base + t->before * STAGE_BYTES, t->first_row, q, 0);
+            end_product<0>(sum, part[0], t, t->before, i, q);
+        }
     }
     if (PARTS == 1)
         return;
@@ -161,9 +176,9 @@ IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
     }
     if (i < steps) {
         step_behind(sum, part[PARTS - 1], part[0], t, i);
-        end_step<0>(sum, part[PARTS - 1], t, t->before, i);
+        end_product<0>(sum, part[PARTS - 1], t, t->before, i, 0);
     } else {
-        end_step<0>(sum, part[0], t, t->before, i - 1);
+        end_product<0>(sum, part[0], t, t->before, i - 1, 0);
     }
 }
 

@@ -51,6 +51,7 @@ enum {
     EIGHT_TWO_PARTS = 128,
     EIGHT_TWO_PERCENT = 95,
     EIGHT_TWO_PERCENT_PAIR = 91, /* of clusters of two */
+    EIGHT_BESIDE = 192,          /* columns: wider has been measured of many rows alone */
     EIGHT_STORED = 160, /* columns, where ordinary stores and stores to peers want registers, too */
     WAVES_FEW = 3,
     WAVES_MANY = 8,
@@ -258,11 +259,13 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
     return best;
 }
 
-/* Of 8 bits, whose sums are kept twice: 192 columns are the most.  The first six fit 512, 2048 and
- * 8192 rows x 7168 x 8192 with a scale a row, alone on an H200; the last two are guesses. */
+/* Of 8 bits, whose sums are kept twice, of 256 columns those of one half at a time.  The first
+ * seven fit 512 to 8192 rows x 7168 x 8192 with a scale a row, alone on an H200; the last two are
+ * guesses. */
 static const candidate candidates_eight[] = {
-    { 192, 0, 1, 1, 1000 }, { 192, 0, 2, 1, 1027 }, { 160, 0, 2, 1, 1063 }, { 160, 0, 1, 1, 1071 },
-    { 128, 0, 2, 1, 1145 }, { 128, 0, 1, 1, 1130 }, { 96, 0, 1, 1, 1200 },  { 64, 0, 1, 1, 1400 },
+    { 256, 0, 1, 1, 990 },  { 192, 0, 1, 1, 1000 }, { 192, 0, 2, 1, 1027 },
+    { 160, 0, 2, 1, 1063 }, { 160, 0, 1, 1, 1071 }, { 128, 0, 2, 1, 1145 },
+    { 128, 0, 1, 1, 1130 }, { 96, 0, 1, 1, 1200 },  { 64, 0, 1, 1, 1400 },
 };
 
 /* k is added up in one order, whatever m is: no two blocks make a tile.  Where rows are few narrow
@@ -279,6 +282,8 @@ static imx_sm90_config eight(const imx_sm90_input *in, int64_t rows)
                              : beside && c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
             continue;
         if ((in->n % 8 || in->scatters) && c->tile_n > EIGHT_STORED)
+            continue;
+        if (c->tile_n > EIGHT_BESIDE && (beside || rows <= ROWS_FEW))
             continue;
         if (in->summable && c->tile_n > EIGHT_SUMMED)
             continue;
