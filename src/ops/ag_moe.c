@@ -204,6 +204,22 @@ static imbrex_status prepare_copy(imx_variant *variant)
     return prepare_packed(variant);
 }
 
+/* On a GPU: whether the product begins when all tokens are there.  Tiles of own tokens, made ahead
+ * of the others, read experts' b once more: that must not take longer than what they hide, which is
+ * what is left of the copies when pairs have their places. */
+static bool begins_late(const imx_run *run, const imx_grouped_args *product)
+{
+    static const double routing = 30;
+    const imx_shape *s = &run->variant->shape;
+    double element = (double)imx_dtype_bytes(s->dtype), ranks = run->ranks;
+    double b = product->here * (double)s->n * (double)s->k * element;
+    double sent = (double)run->m / ranks * (ranks - 1) * (double)s->k * element;
+    if (product->here > IMX_GROUPED_ORDERED)
+        return true;
+    return run->plan->group->target->arch && !imx_moe_desc_of(run->plan)->chunk_rows &&
+           b / imx_cost_rates.memory > sent / imx_cost_rates.copy - routing;
+}
+
 static imbrex_status run_copy(const imx_run *run)
 {
     imx_needs a = { 0 };
@@ -217,7 +233,8 @@ static imbrex_status run_copy(const imx_run *run)
     IMX_TRY(gathered(run, run->plan->comm, false));
     IMX_TRY(gather_packed_by_ll(run, &a));
     IMX_TRY(route(run));
-    if (imx_moe_grouped_args(run).here > IMX_GROUPED_ORDERED) {
+    const imx_grouped_args product = imx_moe_grouped_args(run);
+    if (begins_late(run, &product)) {
         IMX_TRY(imx_transfer_gather_wait(run, run->stream));
         ready = NULL;
     }

@@ -10,8 +10,7 @@
 /* In microseconds, and bytes or operations in one of them. */
 static const double PRODUCT_RATE = 700e6, PRODUCT_RATE_F32 = 60e6; /* operations */
 static const double PRODUCT_RATE_8BIT = 1100e6;                    /* not measured here */
-static const double MEMORY_RATE = 4.0e6;
-const imx_rates imx_cost_rates = { .copy = 280e3, .store = 350e3 };
+const imx_rates imx_cost_rates = { .copy = 280e3, .store = 350e3, .memory = 4.0e6 };
 static const double PUSH_MARGIN = 1.25;       /* of the pace that just suffices */
 static const double PUSH_MARGIN_FIRST = 1.5;  /* to the first peer, where that is not fast */
 static const double PUSH_FAST = 0.65;         /* of imx_cost_rates.store: a product feels it */
@@ -42,7 +41,8 @@ double imx_cost_product(const imx_tune_input *in)
     double rate = s->dtype == IMBREX_F32        ? PRODUCT_RATE_F32
                   : imx_dtype_is_8bit(s->dtype) ? PRODUCT_RATE_8BIT
                                                 : PRODUCT_RATE;
-    return most(2 * m * n * k / rate, ((m * k + b) * element + m * n * out) / MEMORY_RATE);
+    return most(2 * m * n * k / rate,
+                ((m * k + b) * element + m * n * out) / imx_cost_rates.memory);
 }
 
 imx_problem imx_cost_problem(const imx_tune_input *in, const imx_config *config)

@@ -18,6 +18,7 @@
 typedef struct imx_rates {
     double copy;  /* a copy engine, to all peers in turn */
     double store; /* stores of a kernel that does nothing else */
+    double memory;
 } imx_rates;
 
 extern const imx_rates imx_cost_rates;
