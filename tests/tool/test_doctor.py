@@ -11,10 +11,11 @@ TOOL = os.environ["IMBREX_TOOL"]
 
 
 def doctor(*words, **variables):
-    """NVRTC takes seconds to compile, and is there where it is asked for."""
+    """NVRTC takes seconds to compile, and is there where it is asked for.  The C compiler is the
+    build's, which knows its sanitizer."""
     environment = {k: v for k, v in os.environ.items()
                    if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") and
-                   (not k.startswith("IMBREX_") or k == "IMBREX_CACHE_DIR")}
+                   (not k.startswith("IMBREX_") or k in ("IMBREX_CACHE_DIR", "IMBREX_CC"))}
     return subprocess.run([TOOL, "doctor", *words], text=True, timeout=120, capture_output=True,
                           env={**environment, "IMBREX_NVRTC": "/no/such/nvrtc", **variables})
 
