@@ -55,18 +55,12 @@ static void say_line(FILE *file, int indent, int width, const char *line, size_t
 
 void table_say(FILE *file, int indent, const char *format, ...)
 {
-    char *text = NULL;
     va_list args;
     va_start(args, format);
-    int length = vasprintf(&text, format, args);
+    char *text = text_made(format, args);
     va_end(args);
-    if (length < 0) {
-        fputs("imbrex: out of memory\n", stderr);
-        return;
-    }
-    text_harmless(text, true);
     int width = table_width(file);
-    for (const char *line = text; *line;) {
+    for (const char *line = text; line && *line;) {
         size_t bytes = strcspn(line, "\n");
         say_line(file, indent, width, line, bytes);
         line += bytes;

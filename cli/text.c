@@ -59,19 +59,25 @@ void text_harmless(char *text, bool lines)
     text[kept] = '\0';
 }
 
-void text_say(FILE *file, const char *format, ...)
+char *text_made(const char *format, va_list args)
 {
     char *text = NULL;
-    va_list args;
-    va_start(args, format);
-    int length = vasprintf(&text, format, args);
-    va_end(args);
-    if (length < 0) {
+    if (vasprintf(&text, format, args) < 0) {
         fputs("imbrex: out of memory\n", stderr);
-        return;
+        return NULL;
     }
     text_harmless(text, true);
-    fputs(text, file);
+    return text;
+}
+
+void text_say(FILE *file, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *text = text_made(format, args);
+    va_end(args);
+    if (text)
+        fputs(text, file);
     free(text);
 }
 

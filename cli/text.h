@@ -2,6 +2,7 @@
 #ifndef CLI_TEXT_H
 #define CLI_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -10,7 +11,11 @@
  * it of one byte or of C1 as UTF-8, becomes a question mark.  lines: but for newline and tab. */
 void text_harmless(char *text, bool lines);
 
-/* As fprintf, made harmless, with the lines and tabs that it has. */
+/* As vprintf's, made harmless, with the lines and tabs that it has; for free().  NULL: there is no
+ * memory, and standard error says so. */
+char *text_made(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
+
+/* As fprintf, made harmless likewise. */
 void text_say(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Quoted and escaped, control characters too; a byte that is not UTF-8 becomes U+FFFD. */
