@@ -124,6 +124,23 @@ def check_all_reduce():
         near(our.grad, their.grad, "all_reduce_rms's " + name, 1e-4)
 
 
+def check_one_row():
+    """Of as many dimensions as a vector has, with gradients."""
+    parts, residual, gamma = each(1, N), whole(2, N), whole(3, N)
+    ours = [leaf(parts[RANK]), leaf(residual), leaf(gamma)]
+    c, h = it.all_reduce_rms(*ours, eps=1e-5)
+    theirs = [leaf(sum(parts)), leaf(residual), leaf(gamma)]
+    total = theirs[0] + theirs[1]
+    want = functional.rms_norm(total, [N], theirs[2], 1e-5)
+    near(it.all_reduce(parts[RANK]), sum(parts), "one row")
+    near(h, total, "h of one row")
+    near(c, want, "c of one row")
+    (c.square().sum() + h.sum()).backward()
+    (want.square().sum() + total.sum()).backward()
+    for one, other in zip(ours, theirs):
+        near(one.grad, other.grad, "gradient of one row", 1e-4)
+
+
 def check_types():
     for dtype in torch.bfloat16, torch.float16:
         a, weight = whole(1, SIZE * ROWS, K, dtype=dtype), whole(2, N, K, dtype=dtype)
@@ -265,6 +282,20 @@ def check_errors():
             assert re.search(sentence, str(error)), str(error)
         else:
             raise AssertionError("nothing was refused: " + sentence)
+
+
+def check_devices():
+    """No memory that nobody wrote is given where a tensor has none."""
+    a, b = whole(1, ROWS, K), whole(2, K, N)
+    for call in (lambda: it.ag_mm(a, b.to("meta")), lambda: it.mm_ar(a.to("meta"), b),
+                 lambda: it.all_reduce(a, residual=a.to("meta"))):
+        try:
+            call()
+        except ValueError as error:
+            assert "want all on one device" in str(error), error
+        else:
+            raise AssertionError("it was taken")
+    dist.barrier()
 
 
 def check_plans():

@@ -230,6 +230,10 @@ def check_moe_errors():
     refused(lambda: it.ag_moe(a, b, ids[1:]), ValueError, "the experts of a's rows")
     refused(lambda: it.ag_moe(a, b, ids, weights[:, 1:]), ValueError, "as ids")
     refused(lambda: it.ag_moe(a, b.double(), ids), ValueError, "want a's dtype")
+    refused(lambda: it.ag_moe(a, b, weights, ids), ValueError, "want integers")
+    far = torch.full((TOKENS, TOP_K), 1 << 32, device=a.device)
+    routing = it.ag_moe(mine(a), b, mine(torch.cat([far[:, :-1], -far[:, :1]], 1)), m=TOKENS)[1]
+    assert (routing.pair_expert == -1).all(), routing.pair_expert
     refused(lambda: it.dispatch(a, ids, experts=EXPERTS, rank_tokens=1), ValueError,
             "at most rank_tokens=1 rows")
 

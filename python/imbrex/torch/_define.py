@@ -38,7 +38,11 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
                 if again:
                     key = key_of(arguments)
                     known = calls.find(key, group)
-                results, call = prepare(*arguments) if known is None else (known.results(), None)
+                if known is None:
+                    _on_one_device(arguments)
+                    results, call = prepare(*arguments)
+                else:
+                    results, call = known.results(), None
             except Exception as refused:
                 refuse(group, function, refused)
                 raise
@@ -52,9 +56,21 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
         _runs[name] = run
         for key in "CPU", "CUDA":
             library.impl(name, run, key)
-        torch.library.register_fake("imbrex::" + name, shapes, lib=library)
+
+        def traced(*arguments):
+            _on_one_device(arguments)
+            return shapes(*arguments)
+        torch.library.register_fake("imbrex::" + name, traced, lib=library)
         return prepare
     return defined
+
+
+def _on_one_device(arguments):
+    """Else PyTorch gives a call of which something is on "meta" to what makes results' shapes."""
+    devices = {str(x.device) for x in arguments if isinstance(x, torch.Tensor)}
+    if len(devices) > 1:
+        raise ValueError("tensors are on %s: want all on one device"
+                         % " and ".join(sorted(devices)))
 
 
 _NUMBERS = frozenset((type(None), bool, int, float, str, torch.dtype))

@@ -49,6 +49,10 @@ def choices_of(a, ids, weights):
          "[%d, top_k], the experts of a's rows" % a.shape[0])
     if weights is not None:
         need(weights.shape == ids.shape, "weights", weights, "%s, as ids" % list(ids.shape))
+    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+        raise ValueError("ids are of %s: want integers" % ids.dtype)
+    if ids.dtype == torch.int64:  # what is none there stays none in 32 bits
+        ids = ids.clamp(-1, (1 << 31) - 1)
     return given(ids=ids.to(torch.int32),
                  weights=None if weights is None else weights.to(torch.float32))
 

@@ -1,7 +1,7 @@
 """The dense operators of torch.ops.imbrex: what they compute, their shapes and their gradients."""
 import torch
 
-from ._define import Call, all_rows, define, differentiate, factor, given, matrix, wanted
+from ._define import Call, all_rows, define, differentiate, factor, given, matrix, need, wanted
 from ._ranks import share
 
 
@@ -32,7 +32,10 @@ def _reduce_scatter(a, group):
 
 
 def _rows_of(tensor):
-    return tensor if tensor is None or tensor.dim() == 2 else tensor.flatten(0, -2)
+    if tensor is None or tensor.dim() == 2:
+        return tensor
+    need(tensor.dim() > 0, "a", tensor, "[..., n]")
+    return tensor.unsqueeze(0) if tensor.dim() == 1 else tensor.flatten(0, -2)
 
 
 def _shapes_all_reduce(a, bias, residual, group):
@@ -121,7 +124,7 @@ def _back_reduce_scatter(ctx, grad):
 
 
 def _back_all_reduce(ctx, grad):
-    return (grad, wanted(ctx, 1, lambda: grad.flatten(0, -2).sum(0)),
+    return (grad, wanted(ctx, 1, lambda: _rows_of(grad).sum(0)),
             wanted(ctx, 2, lambda: grad), None)
 
 
@@ -138,8 +141,8 @@ def _back_all_reduce_rms(ctx, grad, grad_h):
     back = inverse * (scaled - x * inverse.square() * (scaled * x).mean(-1, keepdim=True))
     back = (back + grad_h.float()).to(h.dtype)
     return (back, wanted(ctx, 1, lambda: back),
-            wanted(ctx, 2, lambda: (over * x * inverse).flatten(0, -2).sum(0).to(gamma.dtype)),
-            None, None, wanted(ctx, 5, lambda: back.flatten(0, -2).sum(0)), None)
+            wanted(ctx, 2, lambda: _rows_of(over * x * inverse).sum(0).to(gamma.dtype)),
+            None, None, wanted(ctx, 5, lambda: _rows_of(back).sum(0)), None)
 
 
 def _keep_ag_mm(ctx, inputs, output):
