@@ -86,6 +86,18 @@ bool doctor_line(const doctor_view *view, const char *key, char *value, size_t s
     return false;
 }
 
+void doctor_shown(const doctor_view *view, const char *key, doctor_state none, const char *advice,
+                  doctor_finding *found)
+{
+    char value[sizeof found->what];
+    if (!doctor_line(view, key, value, sizeof value))
+        return;
+    if (strncmp(value, "none", 4) == 0)
+        doctor_say(found, none, advice, "%s", value);
+    else
+        doctor_ok(found, "%s", value);
+}
+
 /* ---- Processes ------------------------------------------------------------------------------- */
 
 static int read_info(int rank, void *ctx)

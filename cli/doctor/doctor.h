@@ -33,6 +33,10 @@ typedef struct doctor_view {
 /* Of the line "key: value" value[size]; false: there is none. */
 bool doctor_line(const doctor_view *view, const char *key, char *value, size_t size);
 
+/* What that line says: all right, or, where it begins with "none", what that is and the advice. */
+void doctor_shown(const doctor_view *view, const char *key, doctor_state none, const char *advice,
+                  doctor_finding *found);
+
 typedef void doctor_check(const doctor_view *view, doctor_finding *found);
 
 /* machine.c: the host */

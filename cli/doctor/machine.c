@@ -220,14 +220,8 @@ void doctor_name(const doctor_view *view, doctor_finding *found)
 
 void doctor_cache(const doctor_view *view, doctor_finding *found)
 {
-    char value[sizeof found->what];
-    if (!doctor_line(view, "kernel cache", value, sizeof value))
-        return;
-    if (strncmp(value, "none", 4) == 0)
-        doctor_say(found, DOCTOR_ABSENT,
-                   "every start compiles its kernels, about a second each: give IMBREX_CACHE_DIR a "
-                   "folder of your own",
-                   "%s", value);
-    else
-        doctor_ok(found, "%s", value);
+    doctor_shown(view, "kernel cache", DOCTOR_ABSENT,
+                 "every start compiles its kernels, about a second each: give IMBREX_CACHE_DIR a "
+                 "folder of your own",
+                 found);
 }

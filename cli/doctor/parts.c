@@ -82,14 +82,8 @@ void doctor_peers(const doctor_view *view, doctor_finding *found)
 
 void doctor_symmetric(const doctor_view *view, doctor_finding *found)
 {
-    char value[sizeof found->what];
-    if (!doctor_line(view, "symmetric memory", value, sizeof value))
-        return;
-    if (strncmp(value, "none", 4) == 0)
-        doctor_say(found, DOCTOR_BROKEN,
-                   "another process may have all of the GPU's memory: see nvidia-smi", "%s", value);
-    else
-        doctor_ok(found, "%s", value);
+    doctor_shown(view, "symmetric memory", DOCTOR_BROKEN,
+                 "another process may have all of the GPU's memory: see nvidia-smi", found);
 }
 
 /* ---- Compilers ------------------------------------------------------------------------------- */
@@ -185,14 +179,8 @@ void doctor_cublas(const doctor_view *view, doctor_finding *found)
 
 void doctor_nccl(const doctor_view *view, doctor_finding *found)
 {
-    char value[sizeof found->what];
-    if (!doctor_line(view, "between nodes of gpus", value, sizeof value))
-        return;
-    if (strncmp(value, "none", 4) == 0)
-        doctor_say(found, DOCTOR_ABSENT,
-                   "groups of GPUs stay on one node; IMBREX_NCCL names its file", "%s", value);
-    else
-        doctor_ok(found, "%s", value);
+    doctor_shown(view, "between nodes of gpus", DOCTOR_ABSENT,
+                 "groups of GPUs stay on one node; IMBREX_NCCL names its file", found);
 }
 
 static bool find_program(const char *name, char *path, size_t size)
