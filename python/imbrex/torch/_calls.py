@@ -34,7 +34,7 @@ def all_reduce_rms(a: Tensor, residual: Tensor, gamma: Tensor, eps: float = 1e-6
     """(c, h): h = the sum over ranks of a[..., n], + bias + residual; c = RMSNorm(h) * (gamma +
     gamma_offset), gamma[n]."""
     return _run.all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias,
-                                           name_of(group))
+                               name_of(group))
 
 
 def ag_mm(a: Tensor, b: Tensor, bias: Optional[Tensor] = None, *, m: Optional[int] = None,
@@ -81,7 +81,7 @@ def ag_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
     scale_a is of this rank's rows and travels with them; one for all is alike on all ranks.  bias:
     of out_dtype.  use_fast_accum: fewer bits, faster; not by blocks.  No gradient."""
     return _run.ag_scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
-                                         False, m, name_of(group))[0]
+                             False, m, name_of(group))[0]
 
 
 def scaled_mm_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
@@ -90,7 +90,7 @@ def scaled_mm_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
     """[rows, n] of out_dtype, this rank's rows of the sum over ranks of a[m, k] times b[k, n],
     + bias[n].  Operands as of ag_scaled_mm, with scale_a of m rows.  No gradient."""
     return _run.scaled_mm_rs(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
-                                         name_of(group))
+                             name_of(group))
 
 
 def scaled_mm_ar(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
@@ -98,7 +98,7 @@ def scaled_mm_ar(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor,
                  use_fast_accum: bool = False, group: GroupOrName = None) -> Tensor:
     """[m, n] of out_dtype, that sum on all ranks.  Operands as of scaled_mm_rs.  No gradient."""
     return _run.scaled_mm_ar(a, b, scale_a, scale_b, bias, out_dtype, use_fast_accum,
-                                         name_of(group))
+                             name_of(group))
 
 
 # ---- mixture of experts --------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _ag_moe(a, b, ids, weights, whole, experts, align, rows, keep, replicate, m,
     name = name_of(group)
     experts = _experts_of(b, whole, experts, name)
     c, gathered, *made = _run.ag_moe(a, b, ids, weights, experts, whole, align, rows,
-                                                 keep, replicate, m, name)
+                                     keep, replicate, m, name)
     return c, _routing_of(made, ids, experts, whole, align, replicate), gathered
 
 
@@ -202,8 +202,8 @@ def moe_rs(a: Tensor, b: Tensor, routing: Routing, bias: Optional[Tensor] = None
     a[capacity, k]: rows as ag_moe's c has them; b[experts here, k, n]; routing: of that ag_moe.
     Where that had replicate=True all ranks get all tokens."""
     return _run.moe_rs(a, b, list(routing[:6]), bias, residual, routing.experts,
-                                   routing.top_k, routing.whole, routing.align, routing.replicate,
-                                   routing.tokens, name_of(group))
+                       routing.top_k, routing.whole, routing.align, routing.replicate,
+                       routing.tokens, name_of(group))
 
 
 def ag_scaled_moe(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, ids: Tensor,
@@ -223,7 +223,7 @@ def ag_scaled_moe(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, ids: T
     name = name_of(group)
     experts = _experts_of(b, whole, experts, name)
     c, *made = _run.ag_scaled_moe(a, b, scale_a, scale_b, ids, weights, out_dtype,
-                                              experts, whole, align, rows, replicate, m, name)
+                                  experts, whole, align, rows, replicate, m, name)
     return c, _routing_of(made, ids, experts, whole, align, replicate)
 
 
@@ -254,7 +254,7 @@ def dispatch(a: Tensor, ids: Tensor, weights: Optional[Tensor] = None, *, expert
     if rank_tokens is None:
         rank_tokens = a.shape[0]
     c, scales, *made = _run.dispatch(a, ids, weights, experts, rank_tokens, align,
-                                                 expert_capacity, rows, e4m3, name_of(group))
+                                     expert_capacity, rows, e4m3, name_of(group))
     tensors: _Six = tuple(made)  # type: ignore[assignment]
     routing = Routing(*tensors, experts=experts, top_k=ids.shape[1], whole=True, align=align,
                       replicate=False, tokens=a.shape[0], rank_tokens=rank_tokens,
@@ -269,8 +269,8 @@ def combine(a: Tensor, routing: Routing, residual: Optional[Tensor] = None, *,
 
     a[capacity, n]: rows as dispatch's c has them; routing: of that dispatch."""
     return _run.combine(a, list(routing[:6]), residual, routing.tokens, routing.experts,
-                                    routing.rank_tokens, routing.top_k, routing.align,
-                                    routing.expert_capacity, name_of(group))
+                        routing.rank_tokens, routing.top_k, routing.align,
+                        routing.expert_capacity, name_of(group))
 
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -308,5 +308,5 @@ def flash_decode(q: Tensor, k: Tensor, v: Optional[Tensor], lengths: Tensor, *,
     of pages, must have alike many on all ranks.  scale: of q . k, 0: 1/sqrt(head_dim).  soft_cap,
     sinks, natural, replicate: as imbrex_decode.h and merge_states have them.  No gradient."""
     return _run.flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k,
-                                         scale_v, context, scale, soft_cap, heads_first, natural,
-                                         replicate, name_of(group))
+                             scale_v, context, scale, soft_cap, heads_first, natural,
+                             replicate, name_of(group))
