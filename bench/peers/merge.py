@@ -2,14 +2,18 @@
 candidate, each figure the candidate's time over that of the local product alone in its own run; of
 what has no product, microseconds.
 
-    python3 bench/peers/merge.py [NAME=]FILE ...
+    python3 bench/peers/merge.py [--csv] [NAME=]FILE ...
 
 A file holds what `imbrex bench --json`, `imbrex mlp --json`, torch_peers.py --json, jax_peers.py
 --json or mpi_blas --json wrote, or figures from elsewhere, objects with op, m, n, k, ranks, dtype,
 name, over and source.  NAME stands before the names of the file's candidates.  m, n, k are of all
 ranks together, in the table and in figures from elsewhere; of mlp, n is the hidden size and k that
 of the feed-forward.  Where two files say the same, the later one counts.
+
+--csv: a line a figure instead, as the files in docs/results have them.  NAME is its source there.
 """
+import collections
+import csv
 import json
 import sys
 
@@ -39,49 +43,71 @@ def in_all(op, m, n, k, ranks, dtype):
                    ranks, dtype)
 
 
-def figure(value, candidate):
-    return "%.1f µs" % candidate["us"] if value["k"] is None else candidate["over"]
+# What one candidate took: microseconds, and times those of the local product alone.
+Figure = collections.namedtuple("Figure", "problem name graph over us source", defaults=(None,))
 
 
 def figures_of(value):
-    """(problem, candidate, over, source) of one object."""
+    """The figures of one object."""
     if "candidates" in value:
-        key = in_all(value["op"], value["m"], value["n"], value["k"] or 0, value["ranks"],
-                     value["dtype"])
+        key = in_all(value["op"] + (" norm" if value.get("norm") else ""), value["m"], value["n"],
+                     value["k"] or 0, value["ranks"], value["dtype"])
         for c in value["candidates"]:
-            yield key, c["name"] + (", graph" if value.get("graph") else ""), figure(value, c), None
+            yield Figure(key, c["name"], bool(value.get("graph")),
+                         None if value["k"] is None else c["over"], c["us"])
     elif "overlapped_us" in value:
         words = ("tokens", "hidden", "ffn", "ranks", "dtype")
         key = problem("mlp", *(value[word] for word in words))
-        for name in ("sequential", "overlapped"):
-            over = value[name + "_us"] / value["products_us"]
-            yield key, name + (", graph" if value.get("graph") else ""), over, None
+        for name in ("products", "sequential", "overlapped"):
+            us = value[name + "_us"]
+            yield Figure(key, name, bool(value.get("graph")), us / value["products_us"], us)
     elif isinstance(value.get("over"), dict):
         key = problem(*(value[word] for word in ("op", "m", "n", "k", "ranks", "dtype")))
         for name, over in value["over"].items():
-            graph = value.get("graph") and name not in value.get("eager", ())
-            yield key, name + (", graph" if graph else ""), over, None
+            graph = bool(value.get("graph")) and name not in value.get("eager", ())
+            yield Figure(key, name, graph, over, value.get("us", {}).get(name))
     elif "over" in value:
         key = problem(*(value[word] for word in ("op", "m", "n", "k", "ranks", "dtype")))
-        yield key, value["name"], value["over"], value["source"]
+        yield Figure(key, value["name"], False, value["over"], None, value["source"])
     else:
         for op in ("ag_gemm", "gemm_rs"):
             key = in_all(op, value["m"], value["n"], value["k"], value["ranks"], "f32")
             for word, name in MPI_NAMES.items():
-                yield key, name, value[op][word] / value[op]["blas_us"], None
+                us = value[op][word]
+                yield Figure(key, name, False, us / value[op]["blas_us"], us)
 
 
-def merge(files):
-    """files: (prefix, text) of each.  Rows by problem, {candidate: over}; sources by candidate."""
-    rows, sources = {}, {}
+def read(files):
+    """files: (prefix, text) of each.  (prefix, figure) of all, in their order."""
+    found = {}
     for prefix, text in files:
         for value in values_of(text):
-            for key, name, over, source in figures_of(value):
-                name = prefix + " " + name if prefix else name
-                rows.setdefault(key, {})[name] = over
-                if source:
-                    sources[name] = source
+            for f in figures_of(value):
+                found[prefix, f.problem, f.name, f.graph] = prefix, f
+    return list(found.values())
+
+
+def merge(figures):
+    """Rows by problem, {candidate: over, or microseconds}; sources by candidate."""
+    rows, sources = {}, {}
+    for prefix, f in figures:
+        name = (prefix + " " if prefix else "") + f.name + (", graph" if f.graph else "")
+        rows.setdefault(f.problem, {})[name] = "%.1f µs" % f.us if f.over is None else f.over
+        if f.source:
+            sources[name] = f.source
     return rows, sources
+
+
+COLUMNS = ("op", "m", "n", "k", "ranks", "dtype", "graph", "source", "name", "over", "us")
+
+
+def write_csv(figures, file):
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    for prefix, f in figures:
+        lines.writerow(f.problem + ("graph" if f.graph else "", f.source or prefix, f.name,
+                                    "" if f.over is None else "%.3f" % f.over,
+                                    "" if f.us is None else "%.1f" % f.us))
 
 
 def cell(value):
@@ -108,6 +134,8 @@ def table(rows, sources):
 
 
 def main(words):
+    as_csv = words[:1] == ["--csv"]
+    words = words[as_csv:]
     if not words or words[0].startswith("-"):
         print(__doc__.strip())
         return 0 if words and words[0] in ("-h", "--help") else 2
@@ -116,7 +144,11 @@ def main(words):
         prefix, separator, path = word.partition("=")
         with open(path if separator else word, encoding="utf-8") as file:
             files.append((prefix if separator else "", file.read()))
-    print(table(*merge(files)), end="")
+    figures = read(files)
+    if as_csv:
+        write_csv(figures, sys.stdout)
+    else:
+        print(table(*merge(figures)), end="")
     return 0
 
 

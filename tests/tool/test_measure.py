@@ -88,6 +88,8 @@ class Measure(unittest.TestCase):
         self.assertEqual([line for line in called if line != "info"],
                          ["--device cuda",
                           "bench barrier --device cuda --ranks 2 --graph --json"])
+        with open(self.path("build/measure/figures.csv"), encoding="utf-8") as file:
+            self.assertRegex(file.read(), r"^# 2 x GPU 0: a script; .*\nop,m,n,k,.*,over,us\n$")
         done = self.measure("2", "nothing")
         self.assertEqual((done.returncode, done.stderr), (1, "measure: 'nothing' names no part\n"),
                          done.stdout)

@@ -97,8 +97,26 @@ class Merge(unittest.TestCase):
         rows, _ = self.table(("", json.dumps(BENCH)), ("", json.dumps(later)))
         self.assertEqual((rows[0]["copy"], rows[0]["cublas"]), ("1.030", "1.000"))
 
+    def test_lines_of_figures(self):
+        with tempfile.NamedTemporaryFile("w") as own, tempfile.NamedTemporaryFile("w") as torch:
+            own.write("\n".join(map(json.dumps, (GRAPH, GATHER, dict(GATHER, norm=True), CITED))))
+            torch.write(json.dumps(TORCH))
+            own.flush()
+            torch.flush()
+            done = self.merge("--csv", own.name, "torch=" + torch.name)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout.splitlines(), [
+            "op,m,n,k,ranks,dtype,graph,source,name,over,us",
+            "ag_gemm,4096,16384,1024,4,bf16,graph,,copy,1.010,101.0",
+            "all_gather,64,8,0,4,f32,,,sequential,,9.0",
+            "all_gather norm,64,8,0,4,f32,,,sequential,,9.0",
+            'ag_gemm,4096,16384,1024,4,bf16,,"its authors\' report, TPU v5e",Pallas,1.330,',
+            "ag_gemm,4096,16384,1024,4,bf16,,torch,cublas,1.000,100.0",
+            "ag_gemm,4096,16384,1024,4,bf16,,torch,nccl,1.800,180.0"])
+
     def test_usage(self):
         self.assertEqual(self.merge().returncode, 2)
+        self.assertEqual(self.merge("--csv").returncode, 2)
         self.assertEqual(self.merge("--help").returncode, 0)
 
 
