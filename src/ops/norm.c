@@ -46,9 +46,9 @@ bool imx_norm_shards(const imx_run *run)
     return all && run->plan->op->norm_at && norm_of(run->plan->op, run->plan->desc).shard_residual;
 }
 
-static size_t row_bytes(const imbrex_plan *plan)
+static size_t row_bytes(const imx_shape *shape)
 {
-    return (size_t)plan->shape.n * imx_dtype_bytes(plan->shape.out);
+    return (size_t)shape->n * imx_dtype_bytes(shape->out);
 }
 
 /* Where a sum is kept in local data, behind what the algorithm has there. */
@@ -63,8 +63,14 @@ static void lay_out(const imx_variant *variant, imx_needs *needs)
 {
     const imbrex_plan *plan = variant->plan;
     if (norm_of(plan->op, plan->desc).quant)
-        needs->local_bytes =
-            kept_at(variant) + (size_t)result_rows(plan, variant->shape.m) * row_bytes(plan);
+        needs->local_bytes = kept_at(variant) +
+                             (size_t)result_rows(plan, variant->shape.m) * row_bytes(&plan->shape);
+}
+
+/* Whether a GPU's kernel that adds the rows of a sum norms them, too. */
+static bool norms_where_added(const imx_algorithm *a, const imx_shape *shape)
+{
+    return a->norms && shape->n > 0 && row_bytes(shape) <= IMX_LL_ROW_BYTES;
 }
 
 bool imx_norm_in_kernel(const imx_variant *variant)
@@ -72,8 +78,22 @@ bool imx_norm_in_kernel(const imx_variant *variant)
     const imbrex_plan *plan = variant->plan;
     const imbrex_norm norm = norm_of(plan->op, plan->desc);
     bool gpu = plan->group->target->arch != 0; /* on CPUs threads share rows out behind the sum */
-    return gpu && variant->algorithm->norms && has_kernel(&norm) && plan->shape.n > 0 &&
-           row_bytes(plan) <= IMX_LL_ROW_BYTES;
+    return gpu && has_kernel(&norm) && norms_where_added(variant->algorithm, &plan->shape);
+}
+
+/* Four ways to memory, the residual's among them, and, of a kernel of its own, a start behind the
+ * sum: fitted to two and four H200s, up to 1024 rows of 8192. */
+static double cost(const imx_op *op, const imx_algorithm *a, const imx_problem *p,
+                   const imx_rates *rates)
+{
+    static const double where_added = 2.3, alone = 4.5;
+    const imx_shape *shape = &p->in->shape;
+    bool all = result_row(op)->own[IMX_FIELD_DIMS] == IMX_ROWS;
+    double rows = (double)shape->m / (all ? 1 : p->in->ranks);
+    if (!p->in->norms)
+        return 0;
+    return (norms_where_added(a, shape) ? where_added : alone) +
+           4 * rows * (double)row_bytes(shape) / rates->memory;
 }
 
 imx_norm_args imx_norm_largest(const imx_variant *variant, int64_t m)
@@ -109,7 +129,7 @@ static void *sum_of(const imx_run *run, const imbrex_norm *norm)
 static imbrex_status keep_h(const imx_run *run, const char *sum)
 {
     bool shards = imx_norm_shards(run);
-    size_t row = row_bytes(run->plan);
+    size_t row = row_bytes(&run->plan->shape);
     int64_t rows = shards ? imx_run_rows(run, run->rank) : result_rows(run->plan, run->m);
     const char *from = sum + (shards ? (size_t)imx_run_row(run, run->rank) * row : 0);
     if (!run->args->h || run->args->h == sum)
@@ -160,7 +180,9 @@ static imbrex_status run_with_norm(const imx_run *run)
     return has_kernel(&norm) ? norm_rows(run, args.c) : IMBREX_OK;
 }
 
-const imx_around imx_norm_around = { .layout = lay_out, .prepare = prepare, .run = run_with_norm };
+const imx_around imx_norm_around = {
+    .layout = lay_out, .prepare = prepare, .run = run_with_norm, .cost = cost
+};
 
 /* ---- what is wrong --------------------------------------------------------------------------- */
 

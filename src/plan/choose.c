@@ -24,6 +24,15 @@ static bool may_take(const imx_algorithm *a, const imx_problem *p)
     return !a->can || a->can(p, &why_not);
 }
 
+/* What a run is expected to take beyond the product. */
+static double cost_of(const imx_op *op, const imx_algorithm *a, const imx_problem *p)
+{
+    if (!a->cost || !may_take(a, p))
+        return IMX_COST_NEVER;
+    return a->cost(p, &imx_cost_rates) +
+           (op->around ? op->around->cost(op, a, p, &imx_cost_rates) : 0);
+}
+
 /* The one that is expected to end first. */
 static imx_choice by_cost(const imx_op *op, const imx_problem *p)
 {
@@ -32,8 +41,7 @@ static imx_choice by_cost(const imx_op *op, const imx_problem *p)
     double best = IMX_COST_NEVER;
     imx_text_add(&why, "expected us:");
     for (const imx_algorithm *a = op->algorithms; a->name; a++) {
-        double us =
-            a->cost && may_take(a, p) ? p->product + a->cost(p, &imx_cost_rates) : IMX_COST_NEVER;
+        double us = p->product + cost_of(op, a, p);
         if (us == IMX_COST_NEVER)
             continue;
         imx_text_add(&why, " %s %.0f%s", a->name, us, a->on_request ? " if asked for" : "");

@@ -7,6 +7,7 @@
 #include "group/group.h"
 #include "tune/cost.h"
 
+typedef struct imx_op imx_op;
 typedef struct imx_run imx_run;
 typedef struct imx_request imx_request;
 typedef struct imx_variant imx_variant;
@@ -46,6 +47,8 @@ typedef struct imx_around {
     void (*layout)(const imx_variant *variant, imx_needs *needs); /* beyond the algorithm's needs */
     imbrex_status (*prepare)(imx_variant *variant);               /* beyond its kernels */
     imbrex_status (*run)(const imx_run *run);                     /* the algorithm's run in it */
+    double (*cost)(const imx_op *op, const imx_algorithm *a, const imx_problem *p,
+                   const imx_rates *rates); /* beyond the algorithm's */
 } imx_around;
 
 enum { IMX_ALGORITHMS = 12, IMX_KERNELS = 5, IMX_OPERANDS = 20, IMX_DESC_BYTES = 256 };
@@ -175,13 +178,13 @@ extern const imx_args_type imx_args_usual, imx_args_decode; /* imbrex_args, imbr
 /* What an operand's shape follows from. */
 typedef struct imx_asked {
     const imbrex_group *group;
-    const struct imx_op *op;
+    const imx_op *op;
     const imx_shape *shape;
     const void *desc; /* the operator's */
     const void *args; /* the run's; NULL: none is known, and operands may be larger than asked */
 } imx_asked;
 
-typedef struct imx_op {
+struct imx_op {
     imbrex_op_info info;
     const char *call;             /* the public function that makes its plans */
     imx_blank blanks[IMX_BLANKS]; /* of the desc; its own reserved words first */
@@ -201,7 +204,7 @@ typedef struct imx_op {
     imbrex_status (*check_run)(const imx_asked *asked, int64_t m);
 
     /* What the desc says of an operand, and why, in words; NULL: nothing. */
-    imx_part (*part)(const struct imx_op *op, const void *desc, const imbrex_field *operand,
+    imx_part (*part)(const imx_op *op, const void *desc, const imbrex_field *operand,
                      const char **because);
 
     /* Of IMX_RESULT operands; NULL: there are none. */
@@ -230,7 +233,7 @@ typedef struct imx_op {
     /* Those of one name beside each other; ends at the first without a name.  One rank alone takes
      * "sequential", whichever is named: there is no peer to send to. */
     imx_algorithm algorithms[IMX_ALGORITHMS];
-} imx_op;
+};
 
 /* The part of an imx_op that follows from its name, the type of its desc and its rows. */
 #define IMX_OP(name_, text_, desc_type, desc_rows, args_rows) \

@@ -273,22 +273,24 @@ imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, con
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-static bool shards_residual(const imx_request *r)
+static imbrex_norm norm_of(const imx_request *r)
 {
     imbrex_norm norm = { 0 };
     if (r->op->norm_at && r->given)
         memcpy(&norm, r->desc + r->op->norm_at, sizeof norm);
-    return norm.shard_residual;
+    return norm;
 }
 
 imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r)
 {
     const imx_asked asked = { .group = group, .op = r->op, .shape = &r->shape, .desc = r->desc };
+    const imbrex_norm norm = norm_of(r);
     imx_tune_input input = {
         .shape = r->shape,
         .product = r->op->product,
         .scatters = r->op->scatters,
-        .shard_residual = shards_residual(r),
+        .shard_residual = norm.shard_residual,
+        .norms = norm.rms || norm.quant,
         .invariant = number_named(r->op, r->desc, "batch_invariant") != 0,
         .ranks = r->op->alone ? 1 : group->size,
         .nodes = r->op->alone ? 1 : group->nodes.count,

@@ -26,6 +26,7 @@ typedef struct imx_tune_input {
     imx_shape shape;
     bool product;        /* the operator multiplies */
     bool shard_residual; /* of sums: each rank has its own rows of it */
+    bool norms;          /* likewise: rows are normed or quantised behind them */
     bool scatters;       /* c goes to its rows' owners; else a comes from them */
     bool hooks;          /* the product is of a caller's kernel */
     bool invariant;      /* a row's bits do not depend on m */

@@ -11,6 +11,7 @@
 
 #include "ranks.h"
 #include "reference.h"
+#include "tuned.h"
 
 typedef struct shape {
     int64_t m, n;
@@ -110,9 +111,44 @@ static void beside_it_is_refused(void **state)
     assert_int_equal(ranks_run(&desc, overlaps, NULL), 0);
 }
 
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+/* What was the soonest on two and four H200s, at rows of 8192: 16 KB to 64 MB.  A norm does not
+ * change it. */
+static void takes_what_was_the_soonest(void **state)
+{
+    (void)state;
+    static const struct {
+        int m;
+        const char *by_two, *by_four;
+    } measured[] = { { 1, "ll", "ll" },     { 16, "ll", "ll" },     { 64, "ll2", "ll2" },
+                     { 256, "ll2", "ll2" }, { 1024, "ll2", "ll2" }, { 4096, "store", "store" } };
+    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++) {
+        for (int norms = 0; norms <= 1; norms++) {
+            assert_true(tuned_takes(&imx_op_all_reduce, measured[i].m, 8192, 0, 2, norms,
+                                    measured[i].by_two));
+            assert_true(tuned_takes(&imx_op_all_reduce, measured[i].m, 8192, 0, 4, norms,
+                                    measured[i].by_four));
+        }
+    }
+}
+
+/* Who norms rows where it adds them is ahead sooner; of rows that are too long for that nobody is.
+ */
+static void a_norm_counts(void **state)
+{
+    (void)state;
+    assert_true(tuned_takes(&imx_op_all_reduce, 2700, 8192, 0, 2, false, "store"));
+    assert_true(tuned_takes(&imx_op_all_reduce, 2700, 8192, 0, 2, true, "ll2"));
+    assert_true(tuned_takes(&imx_op_all_reduce, 2700 / 4, 8192 * 4, 0, 2, false, "store"));
+    assert_true(tuned_takes(&imx_op_all_reduce, 2700 / 4, 8192 * 4, 0, 2, true, "store"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_what_was_the_soonest),
+        cmocka_unit_test(a_norm_counts),
         cmocka_unit_test(in_place_and_alike),
         cmocka_unit_test(beside_it_is_refused),
     };

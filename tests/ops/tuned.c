@@ -1,6 +1,9 @@
 /* tuned.c - asks the choice as a plan does. */
 #include "tuned.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static imx_tune_input input_of(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch,
                                int sms)
 {
@@ -24,13 +27,30 @@ imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, in
     return imx_tune_config(&input);
 }
 
+static imx_choice choice_of(const imx_op *op, imx_tune_input input)
+{
+    input.whole_lines = input.arch != 0;
+    const imx_config config = imx_tune_config(&input);
+    return imx_choose(op, &input, &config);
+}
+
 imx_choice tuned_choice_of(const imx_op *op, int64_t m, int64_t n, int64_t k, int ranks, int arch,
                            int sms)
 {
-    imx_tune_input input = input_of(m, n, k, op->scatters, ranks, arch, sms);
-    input.whole_lines = arch != 0;
-    const imx_config config = imx_tune_config(&input);
-    return imx_choose(op, &input, &config);
+    return choice_of(op, input_of(m, n, k, op->scatters, ranks, arch, sms));
+}
+
+bool tuned_takes(const imx_op *op, int64_t m, int64_t n, int64_t k, int ranks, bool norms,
+                 const char *algorithm)
+{
+    imx_tune_input input = input_of(m, n, k, op->scatters, ranks, 90, 132);
+    input.norms = norms;
+    imx_choice choice = choice_of(op, input);
+    bool is = !strcmp(choice.algorithm, algorithm);
+    if (!is)
+        fprintf(stderr, "%d rows by %d ranks%s: %s, want %s (%s)\n", (int)m, ranks,
+                norms ? " with a norm" : "", choice.algorithm, algorithm, choice.why);
+    return is;
 }
 
 imx_choice tuned_choice(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch, int sms)

@@ -14,4 +14,8 @@ imx_choice tuned_choice(int64_t m, int64_t n, int64_t k, int scatters, int ranks
 imx_choice tuned_choice_of(const imx_op *op, int64_t m, int64_t n, int64_t k, int ranks, int arch,
                            int sms);
 
+/* Whether it is chosen on Hopper; else it says what was. */
+bool tuned_takes(const imx_op *op, int64_t m, int64_t n, int64_t k, int ranks, bool norms,
+                 const char *algorithm);
+
 #endif /* TUNED_H */
