@@ -54,12 +54,13 @@ static int check_request(const options_page *page, const decode_source *source,
                                                  : "of which layer? Give --weights or --shape");
     if (source->shape && (source->layer != NO_LAYER || source->prefix))
         return options_wrong(page, "--shape excludes --layer and --prefix");
-    if (!source->random == !source->input)
-        return options_wrong(page, source->random ? "--random excludes --input"
-                                                  : "on which tokens? Give --input or --random");
-    if (source->random && !decode_model_parse_random(source->random, sizes))
-        return options_wrong(page, "--random is '%s': want BATCH,CONTEXT, such as 8,4096",
-                             source->random);
+    if (!source->sequences == !source->input)
+        return options_wrong(page, source->sequences
+                                       ? "--sequences excludes --input"
+                                       : "on which cache? Give --input or --sequences");
+    if (source->sequences && !decode_model_parse_sequences(source->sequences, sizes))
+        return options_wrong(page, "--sequences is '%s': want BATCH,CONTEXT, such as 8,4096",
+                             source->sequences);
     if (source->shape && !decode_model_parse_shape(source->shape, sizes))
         return options_wrong(page,
                              "--shape is '%s': want HIDDEN,HEADS,KV_HEADS,HEAD_DIM, such as "
@@ -95,7 +96,7 @@ int cli_decode(int argc, char **argv)
 {
     decode_source source = { .layer = NO_LAYER };
     decode_request request = { .rounds = 9 };
-    const char *parallel = "tokens";
+    const char *shard = "tokens";
     int64_t ranks = 0;
     const option options[] = {
         { "weights", 'w', .text = &source.weights, .metavar = "PATH",
@@ -112,14 +113,14 @@ int cli_decode(int argc, char **argv)
         { "input", 'i', .text = &source.input, .metavar = "FILE",
           .help = "safetensors with x[batch, hidden] and the cache, k and\n"
                   "v[batch, kv_heads, context, head_dim]; maybe lengths[batch]" },
-        { "random", 0, .text = &source.random, .metavar = "B,C",
-          .help = "instead of it: made-up ones, B sequences of C tokens" },
+        { "sequences", 0, .text = &source.sequences, .metavar = "B,C",
+          .help = "instead of an input: a made-up one, B sequences of C tokens" },
         { "output", 'o', .text = &request.output, .metavar = "FILE",
           .help = "write y[batch, hidden] there, as safetensors, unless --check\n"
                   "finds it wrong" },
         { "dtype", 0, .text = &source.dtype, .metavar = "TYPE", .choices = "bf16|f16|f32",
           .help = "compute in bf16, f16 or f32 (the weights' own; made-up: f32)" },
-        { "parallel", 0, .text = &parallel, .metavar = "HOW", .choices = "tokens|heads",
+        { "shard", 0, .text = &shard, .metavar = "WHAT", .choices = "tokens|heads",
           .help = "what of the cache is shared out: the tokens of a sequence, or\n"
                   "heads with all their tokens (tokens)" },
         { "ranks", 'n', .integer = &ranks, .metavar = "R", .min = 1, .max = 64,
@@ -143,7 +144,7 @@ int cli_decode(int argc, char **argv)
     const options_page page = {
         .command = "decode",
         .synopsis = "{--weights PATH --layer L | --shape E,H,K,D}\n"
-                    "                     {--input FILE | --random B,C} [options]",
+                    "                     {--input FILE | --sequences B,C} [options]",
         .about =
             "Runs one decode step of a layer's attention on R ranks: each sequence has a cache\n"
             "of k and v and gets one token more,\n\n"
@@ -162,12 +163,15 @@ int cli_decode(int argc, char **argv)
             "reads the files by\nitself.\n\n"
             "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong "
             "usage\nor a device, an algorithm or a number of ranks that is not there.",
-        .gone = (const option_gone[]){ { "t", "say --timeline" }, { 0 } },
+        .gone = (const option_gone[]){ { "random", "say --sequences B,C" },
+                                       { "parallel", "say --shard tokens or heads" },
+                                       { "t", "say --timeline" },
+                                       { 0 } },
     };
     int given = options_parse(&page, argc, argv);
     if (given < 0)
         return options_exit(given);
-    request.by_heads = strcmp(parallel, "heads") == 0;
+    request.by_heads = strcmp(shard, "heads") == 0;
     ranks = launch_count(&page, ranks, RANKS);
     int wrong = ranks < 0 ? OPTIONS_WRONG : check_request(&page, &source, &request);
     if (wrong < 0)

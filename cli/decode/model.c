@@ -32,14 +32,14 @@ static bool parse(const char *text, int count, const int64_t *most, int64_t *siz
     return true;
 }
 
-bool decode_model_parse_random(const char *text, int64_t sizes[2])
-{
-    return parse(text, 2, (const int64_t[]){ BATCH_MOST, CONTEXT_MOST }, sizes);
-}
-
 bool decode_model_parse_shape(const char *text, int64_t sizes[4])
 {
     return parse(text, 4, (const int64_t[]){ 1 << 20, HEADS_MOST, HEADS_MOST, 256 }, sizes);
+}
+
+bool decode_model_parse_sequences(const char *text, int64_t sizes[2])
+{
+    return parse(text, 2, (const int64_t[]){ BATCH_MOST, CONTEXT_MOST }, sizes);
 }
 
 static void make_weights(const int64_t sizes[4], decode_weights *w)
@@ -187,8 +187,8 @@ static bool check_input(const decode_source *q, const decode_model *m, st_error 
 static bool make_input(const decode_source *q, decode_model *m, st_error *error)
 {
     int64_t sizes[2];
-    if (!decode_model_parse_random(q->random, sizes))
-        return st_fail(error, "--random is '%s': want BATCH,CONTEXT", q->random);
+    if (!decode_model_parse_sequences(q->sequences, sizes))
+        return st_fail(error, "--sequences is '%s': want BATCH,CONTEXT", q->sequences);
     m->batch = sizes[0];
     m->context = sizes[1];
     if (!take_lengths(m, error))
@@ -238,7 +238,7 @@ bool decode_model_open(const decode_source *q, decode_model *m, st_error *error)
 {
     int64_t sizes[4];
     *m = (decode_model){ .dtype = IMBREX_F32, .name = "random weights" };
-    if (!(q->random ? make_input(q, m, error) : read_input(q, m, error)))
+    if (!(q->sequences ? make_input : read_input)(q, m, error))
         return false;
     if (q->shape && !decode_model_parse_shape(q->shape, sizes))
         return st_fail(error, "--shape is '%s': want HIDDEN,HEADS,KV_HEADS,HEAD_DIM", q->shape);
@@ -248,7 +248,7 @@ bool decode_model_open(const decode_source *q, decode_model *m, st_error *error)
         return false;
     if (!check_heads(&m->weights, error))
         return false;
-    if (q->random)
+    if (q->sequences)
         make_tokens(m);
     else if (!check_input(q, m, error))
         return false;

@@ -69,10 +69,10 @@ typedef struct decode_source {
     const char *weights; /* a checkpoint, see safetensors.h */
     const char *prefix;  /* of all layers, "model."; NULL: looked for */
     int64_t layer;
-    const char *input;  /* safetensors with x, k, v, and maybe lengths */
-    const char *random; /* instead of it: "BATCH,CONTEXT" */
-    const char *shape;  /* instead of weights: "HIDDEN,HEADS,KV_HEADS,HEAD_DIM" */
-    const char *dtype;  /* NULL: the weights' own; of a shape: f32 */
+    const char *shape;     /* instead of weights: "HIDDEN,HEADS,KV_HEADS,HEAD_DIM" */
+    const char *input;     /* safetensors with x, k, v, and maybe lengths */
+    const char *sequences; /* instead of it: "BATCH,CONTEXT" */
+    const char *dtype;     /* NULL: the weights' own; of a shape: f32 */
 } decode_source;
 
 typedef struct decode_model {
@@ -89,9 +89,9 @@ typedef struct decode_model {
     char prefix[DECODE_PREFIX];
 } decode_model;
 
-/* "BATCH,CONTEXT" and "HIDDEN,HEADS,KV_HEADS,HEAD_DIM": whether they are such. */
-bool decode_model_parse_random(const char *text, int64_t sizes[2]);
+/* "HIDDEN,HEADS,KV_HEADS,HEAD_DIM" and "BATCH,CONTEXT": whether they are such. */
 bool decode_model_parse_shape(const char *text, int64_t sizes[4]);
+bool decode_model_parse_sequences(const char *text, int64_t sizes[2]);
 
 bool decode_model_open(const decode_source *source, decode_model *model,
                        st_error *error) ST_MUST_CHECK;

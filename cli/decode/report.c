@@ -133,7 +133,7 @@ void decode_print_json(const decode_result *r)
     json_text("source", r->source);
     json_text("device", r->device);
     json_text("dtype", matrix_dtype_names[r->shape.dtype]);
-    json_text("parallel", how(r));
+    json_text("shard", how(r));
     json_text("rope", decode_rope_names[w->rope.kind]);
     json_number("rope_theta", w->rope.theta, ",");
     json_text("project", r->project);

@@ -54,7 +54,7 @@ bool decode_shape_of(const decode_model *m, int ranks, bool by_heads, decode_sha
     }
     if (by_heads && w->kv_heads % ranks && ranks % w->kv_heads) {
         snprintf(why, size,
-                 "the cache's %d heads cannot be shared out evenly over %d ranks: want --parallel "
+                 "the cache's %d heads cannot be shared out evenly over %d ranks: want --shard "
                  "tokens, or ranks that divide them or are a multiple",
                  w->kv_heads, ranks);
         return false;

@@ -49,29 +49,27 @@ static int check_overwrites(const options_page *page, const mlp_request *request
 static int check_request(const options_page *page, const mlp_source *source,
                          const mlp_request *request)
 {
-    if (!source->random && !source->weights)
-        return options_wrong(page, "on which weights? Give --weights and --input, or --random");
-    if (source->random && (source->weights || source->input || source->layer != NO_LAYER ||
-                           source->prefix || source->tokens))
-        return options_wrong(
-            page, "--random excludes --weights, --layer, --prefix, --input and --tokens");
-    if (!source->random && !source->input && !source->tokens)
-        return options_wrong(page, "--input is missing: the file that holds x[tokens, hidden]; or "
-                                   "say --tokens N for a random one");
-    if (source->input && source->tokens)
-        return options_wrong(page, "--input and --tokens exclude each other");
-    if ((source->experts || source->top_k) && !source->random)
-        return options_wrong(
-            page, "--experts and --top-k are for --random: weights say it by themselves");
+    int64_t sizes[2];
+    if (!source->shape == !source->weights)
+        return options_wrong(page, source->shape ? "--shape excludes --weights"
+                                                 : "of which layer? Give --weights or --shape");
+    if (source->shape && (source->layer != NO_LAYER || source->prefix))
+        return options_wrong(page, "--shape excludes --layer and --prefix");
+    if (!source->tokens == !source->input)
+        return options_wrong(page, source->tokens ? "--tokens excludes --input"
+                                                  : "on which tokens? Give --input, a file that "
+                                                    "holds x[tokens, hidden], or --tokens N");
+    if ((source->experts || source->top_k) && !source->shape)
+        return options_wrong(page,
+                             "--experts and --top-k are for --shape: weights say it by themselves");
     if (source->top_k && !source->experts)
         return options_wrong(page, "--top-k is of experts: say how many, by --experts");
     if (source->experts && source->top_k > source->experts)
         return options_wrong(page, "--top-k is %lld, of --experts %lld", (long long)source->top_k,
                              (long long)source->experts);
-    if (source->random && !mlp_model_parse(source->random, NULL))
-        return options_wrong(page,
-                             "--random is '%s': want HIDDEN,FFN,TOKENS, such as 1024,2816,512",
-                             source->random);
+    if (source->shape && !mlp_model_parse_shape(source->shape, sizes))
+        return options_wrong(page, "--shape is '%s': want HIDDEN,FFN, such as 1024,2816",
+                             source->shape);
     return output_check_both(page, request->output, request->timeline);
 }
 
@@ -79,7 +77,7 @@ int cli_mlp(int argc, char **argv)
 {
     mlp_source source = { .layer = NO_LAYER };
     mlp_request request = { .rounds = 9 };
-    const char *parallel = "sp", *experts = NULL;
+    const char *experts = NULL;
     int64_t ranks = 0;
     const option options[] = {
         { "weights", 'w', .text = &source.weights, .metavar = "PATH",
@@ -89,26 +87,27 @@ int cli_mlp(int argc, char **argv)
         { "prefix", 0, .text = &source.prefix, .metavar = "NAME",
           .help = "what stands before \"layers.L.\" in the names of tensors (model.,\n"
                   "nothing, language_model.model. or model.language_model.)" },
+        { "shape", 0, .text = &source.shape, .metavar = "H,F",
+          .help = "instead of weights: made-up ones, hidden size H and\n"
+                  "feed-forward size F" },
+        { "experts", 0, .integer = &source.experts, .metavar = "E", .min = 1, .max = 1024,
+          .help = "with --shape: so many experts of that size" },
+        { "top-k", 0, .integer = &source.top_k, .metavar = "K", .min = 1, .max = 64,
+          .help = "with --experts: experts of a token (2)" },
         { "input", 'i', .text = &source.input, .metavar = "FILE",
           .help = "safetensors with x[tokens, hidden]" },
         { "tokens", 0, .integer = &source.tokens, .metavar = "N", .min = 1, .max = 1 << 24,
-          .help = "instead of a file: made-up input of so many tokens" },
+          .help = "instead of an input: a made-up one of so many tokens" },
         { "output", 'o', .text = &request.output, .metavar = "FILE",
           .help = "write y[tokens, hidden] there, as safetensors, unless --check\nfinds it wrong" },
-        { "random", 0, .text = &source.random, .metavar = "H,F,T",
-          .help = "instead of files: made-up weights and input of these sizes" },
-        { "experts", 0, .integer = &source.experts, .metavar = "E", .min = 1, .max = 1024,
-          .help = "with --random: so many experts" },
-        { "top-k", 0, .integer = &source.top_k, .metavar = "K", .min = 1, .max = 64,
-          .help = "experts of a token (2)" },
         { "activation", 0, .text = &source.activation, .metavar = "NAME",
           .choices = "silu|gelu|gelu_tanh|relu|relu2",
           .help = "what config.json leaves open, and without one (silu)" },
         { "dtype", 0, .text = &source.dtype, .metavar = "TYPE", .choices = "bf16|f16|f32",
-          .help = "compute in bf16, f16 or f32 (the weights' own; random: f32)" },
-        { "parallel", 0, .text = &parallel, .metavar = "HOW", .choices = "sp|ar",
-          .help = "sp: each rank has its rows of x and y; ar: every rank has all of\nthem, "
-                  "as servers do where tokens are few (sp)" },
+          .help = "compute in bf16, f16 or f32 (the weights' own; made-up: f32)" },
+        { "replicate", 0, .flag = &request.replicated,
+          .help = "every rank has all rows of x and y, not its own alone, as servers do\n"
+                  "where tokens are few" },
         { "expert-parallel", 0, .text = &experts, .metavar = "HOW", .choices = "tensor|whole",
           .help = "tensor: every rank has a part of every expert; whole: each rank has\n"
                   "experts of its own (tensor)" },
@@ -138,12 +137,12 @@ int cli_mlp(int argc, char **argv)
     };
     const options_page page = {
         .command = "mlp",
-        .synopsis = "{--weights PATH --layer L {--input FILE | --tokens N} | --random H,F,T} "
-                    "[options]",
+        .synopsis = "{--weights PATH --layer L | --shape H,F} {--input FILE | --tokens N}\n"
+                    "                  [options]",
         .about =
             "Runs a transformer's MLP tensor-parallel on R ranks,\n\n"
             "  y = reduce_scatter((f(all_gather(x) gate^T) * (all_gather(x) up^T)) down^T),\n\n"
-            "or, with --parallel ar, where every rank has all of x and y,\n\n"
+            "or, with --replicate, where every rank has all of x and y,\n\n"
             "  y = all_reduce((f(x gate^T) * (x up^T)) down^T),\n\n"
             "with communication under the products, and times it against the same without\n"
             "overlap and against the products alone. f, an activation, is what the config.json\n"
@@ -164,7 +163,9 @@ int cli_mlp(int argc, char **argv)
             "float32 may be off.\n\n"
             "exit code: 0; 1 if something failed or y is wrong (--check); 2 for wrong "
             "usage\nor a device or algorithm that is not there.",
-        .gone = (const option_gone[]){ { "experts-of", "say --experts E --top-k K" },
+        .gone = (const option_gone[]){ { "random", "say --shape H,F --tokens T" },
+                                       { "parallel", "say --replicate in place of ar" },
+                                       { "experts-of", "say --experts E --top-k K" },
                                        { "experts tensor", "say --expert-parallel tensor" },
                                        { "experts whole", "say --expert-parallel whole" },
                                        { "t", "say --timeline" },
@@ -175,7 +176,6 @@ int cli_mlp(int argc, char **argv)
         return options_exit(given);
     if (source.experts && !source.top_k)
         source.top_k = source.experts < TOP_K ? source.experts : TOP_K;
-    request.replicated = strcmp(parallel, "ar") == 0;
     request.norm = source.norm;
     request.whole = experts && strcmp(experts, "whole") == 0;
     ranks = launch_count(&page, ranks, RANKS);

@@ -100,15 +100,15 @@ void mlp_model_close(mlp_model *m)
     checkpoint_close(m->input_file);
 }
 
-bool mlp_model_parse(const char *text, mlp_sizes *sizes)
+bool mlp_model_parse_shape(const char *text, int64_t sizes[2])
 {
-    long long h, f, t;
+    long long hidden, ffn;
     char rest;
-    if (sscanf(text, "%lld,%lld,%lld%c", &h, &f, &t, &rest) != 3 || h < 1 || f < 1 || t < 1 ||
-        h > MLP_SIZE_MOST || f > MLP_SIZE_MOST || t > 1 << 24)
+    if (sscanf(text, "%lld,%lld%c", &hidden, &ffn, &rest) != 2 || hidden < 1 || ffn < 1 ||
+        hidden > MLP_SIZE_MOST || ffn > MLP_SIZE_MOST)
         return false;
-    if (sizes)
-        *sizes = (mlp_sizes){ .hidden = h, .ffn = f, .tokens = t };
+    sizes[0] = hidden;
+    sizes[1] = ffn;
     return true;
 }
 
@@ -188,14 +188,14 @@ static bool read_input(const mlp_source *q, mlp_model *m, st_error *error)
                    st_path_tail(q->input), residual->rows, residual->cols, m->x.rows, m->x.cols);
 }
 
-static void make_input(const mlp_source *q, int64_t tokens, mlp_model *m)
+static void make_input(const mlp_source *q, mlp_model *m)
 {
-    m->x = shard_random_input(tokens, m->weights.hidden);
+    m->x = shard_random_input(q->tokens, m->weights.hidden);
     if (q->residual)
-        m->after.residual = matrix_random(SEED_RESIDUAL, tokens, m->weights.hidden, 1);
+        m->after.residual = matrix_random(SEED_RESIDUAL, q->tokens, m->weights.hidden, 1);
 }
 
-static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
+static bool open_weights(const mlp_source *q, mlp_model *m, st_error *error)
 {
     const char *file = strrchr(q->weights, '/');
     snprintf(m->name, sizeof m->name, "%s, layer %lld", file && file[1] ? file + 1 : q->weights,
@@ -205,46 +205,40 @@ static bool from_files(const mlp_source *q, mlp_model *m, st_error *error)
     m->dtype = m->experts.count ? m->weights.gate.dtype : m->weights.up.dtype;
     if (m->dtype == IMBREX_E4M3)
         m->dtype = IMBREX_BF16; /* of x and y */
-    if (!q->tokens)
-        return read_input(q, m, error);
-    make_input(q, q->tokens, m);
     return true;
 }
 
-static bool make_up(const mlp_source *q, const mlp_sizes *sizes, mlp_model *m, st_error *error)
+static bool make_weights(const mlp_source *q, mlp_model *m, st_error *error)
 {
-    m->weights = shard_random_weights(sizes->hidden, sizes->ffn);
+    int64_t sizes[2];
+    if (!mlp_model_parse_shape(q->shape, sizes))
+        return st_fail(error, "--shape is '%s': want HIDDEN,FFN", q->shape);
+    snprintf(m->name, sizeof m->name, "random weights");
+    m->weights = shard_random_weights(sizes[0], sizes[1]);
     if (q->experts) {
-        m->experts =
-            shard_random_experts(sizes->hidden, sizes->ffn, (int)q->experts, (int)q->top_k);
+        m->experts = shard_random_experts(sizes[0], sizes[1], (int)q->experts, (int)q->top_k);
         if (!m->experts.list)
             return st_fail(error, "no memory is left for %d experts", (int)q->experts);
     }
-    make_input(q, sizes->tokens, m);
     m->after.eps = 1e-6;
     if (q->norm)
-        m->after.gamma = matrix_random(SEED_GAMMA, 1, sizes->hidden, 1);
+        m->after.gamma = matrix_random(SEED_GAMMA, 1, sizes[0], 1);
+    m->activation_from = q->activation ? "--activation" : "--shape";
+    if (q->activation)
+        m->weights.activation = (imbrex_activation_kind)options_index(
+            mlp_config_activations, MLP_CONFIG_ACTIVATIONS, q->activation);
     return true;
 }
 
 bool mlp_model_open(const mlp_source *q, mlp_model *m, st_error *error)
 {
     *m = (mlp_model){ .dtype = IMBREX_F32 };
-    mlp_sizes sizes;
-    if (!q->random) {
-        if (!from_files(q, m, error))
-            return false;
-    } else {
-        if (!mlp_model_parse(q->random, &sizes))
-            return st_fail(error, "--random is '%s': want HIDDEN,FFN,TOKENS", q->random);
-        if (!make_up(q, &sizes, m, error))
-            return false;
-        m->activation_from = q->activation ? "--activation" : "--random";
-        if (q->activation)
-            m->weights.activation = (imbrex_activation_kind)options_index(
-                mlp_config_activations, MLP_CONFIG_ACTIVATIONS, q->activation);
-        snprintf(m->name, sizeof m->name, "random weights");
-    }
+    if (!(q->shape ? make_weights : open_weights)(q, m, error))
+        return false;
+    if (q->tokens)
+        make_input(q, m);
+    else if (!read_input(q, m, error))
+        return false;
     if (q->dtype)
         m->dtype = (imbrex_dtype)options_index(matrix_dtype_names, MATRIX_DTYPES, q->dtype);
     return true;

@@ -141,12 +141,12 @@ typedef struct mlp_source {
     const char *weights; /* a checkpoint, see safetensors.h */
     const char *prefix;  /* of all layers, "model."; NULL: looked for */
     int64_t layer;
+    const char *shape;      /* instead of weights: "HIDDEN,FFN" */
+    int64_t experts, top_k; /* > 0: the shape has experts, of which a token takes top_k */
     const char *input;      /* safetensors with x[tokens, hidden] */
     int64_t tokens;         /* > 0: instead of an input, so many random ones */
-    const char *random;     /* instead of all above: "HIDDEN,FFN,TOKENS" */
-    int64_t experts, top_k; /* > 0: random has experts, of which a token takes top_k */
-    const char *dtype;      /* NULL: the weights' own; random: f32 */
-    const char *activation; /* see mlp_config_apply; random: NULL is silu */
+    const char *dtype;      /* NULL: the weights' own; of a shape: f32 */
+    const char *activation; /* see mlp_config_apply; of a shape: NULL is silu */
     bool residual;          /* the input has residual[tokens, hidden], too */
     const char *norm; /* "input_layernorm": of the layer, what y is normed by; NULL: nothing */
 } mlp_source;
@@ -175,12 +175,8 @@ typedef struct mlp_model {
     const char *activation_from;   /* "config.json", "--activation", or NULL: assumed */
 } mlp_model;
 
-typedef struct mlp_sizes {
-    int64_t hidden, ffn, tokens;
-} mlp_sizes;
-
-/* "HIDDEN,FFN,TOKENS", each at least 1; sizes may be NULL. */
-bool mlp_model_parse(const char *text, mlp_sizes *sizes);
+/* "HIDDEN,FFN": whether they are such. */
+bool mlp_model_parse_shape(const char *text, int64_t sizes[2]);
 
 bool mlp_model_open(const mlp_source *source, mlp_model *model, st_error *error) ST_MUST_CHECK;
 void mlp_model_close(mlp_model *model);

@@ -259,7 +259,7 @@ bool mlp_reference_open(const mlp_source *source, const mlp_model *model, mlp_re
     *out = (mlp_reference){ .weights = model->weights,
                             .experts = model->experts,
                             .after = model->after };
-    if (source->random) {
+    if (source->shape) {
         out->activation = mlp_reference_function(source->activation ? source->activation : "silu");
         return true;
     }

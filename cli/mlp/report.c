@@ -200,8 +200,8 @@ void mlp_print_json(const mlp_result *r)
     json_text("activation_from", r->activation_from ? r->activation_from : "assumed");
     printf("  \"gated\": %s,\n  \"biases\": %s,\n", r->gated ? "true" : "false",
            r->biases ? "true" : "false");
-    json_text("parallel", r->replicated ? "ar" : "sp");
-    printf("  \"residual\": %s,\n", r->residual ? "true" : "false");
+    printf("  \"replicate\": %s,\n  \"residual\": %s,\n", r->replicated ? "true" : "false",
+           r->residual ? "true" : "false");
     json_text("norm", r->norm ? r->norm : "none");
     if (r->experts)
         json_experts(r);

@@ -245,7 +245,7 @@ class LogicalNodes(Case):
 
     def test_decode(self):
         out = self.well(call([*MPIRUN, "-n", "4", TOOL, "decode", "--shape", "64,4,2,64",
-                              "--random", "2,9", "--rounds", "1", "--check", "--device", "cpu"],
+                              "--sequences", "2,9", "--rounds", "1", "--check", "--device", "cpu"],
                              env={"IMBREX_NODE_RANKS": "2"}))
         self.assertIn("passed", out)
         self.assertIn("flash_decode: hierarchical", out)
@@ -297,7 +297,7 @@ class LogicalNodes(Case):
         self.assertIn("mpirun", done.stderr)
 
 
-MLP = ["mlp", "--random", "64,96,64", "--check"]
+MLP = ["mlp", "--shape", "64,96", "--tokens", "64", "--check"]
 
 
 if __name__ == "__main__":

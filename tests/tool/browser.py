@@ -69,17 +69,20 @@ addEventListener('load', () => {
 """
 
 COMMANDS = {
-    "mlp": ["mlp", "--ranks", "4", "--random", "1024,3584,512"],
-    "mlp of experts": ["mlp", "--ranks", "4", "--random", "512,512,256", "--experts", "8"],
-    "mlp of 8 ranks": ["mlp", "--ranks", "8", "--random", "256,512,64"],
-    "decode by tokens": ["decode", "--ranks", "4", "--shape", "1024,16,4,64", "--random", "8,512"],
-    "decode by heads": ["decode", "--ranks", "4", "--shape", "1024,16,4,64", "--random", "8,512",
-                        "--parallel", "heads"],
+    "mlp": ["mlp", "--ranks", "4", "--shape", "1024,3584", "--tokens", "512"],
+    "mlp of experts": ["mlp", "--ranks", "4", "--shape", "512,512", "--tokens", "256",
+                       "--experts", "8"],
+    "mlp of 8 ranks": ["mlp", "--ranks", "8", "--shape", "256,512", "--tokens", "64"],
+    "decode by tokens": ["decode", "--ranks", "4", "--shape", "1024,16,4,64",
+                         "--sequences", "8,512"],
+    "decode by heads": ["decode", "--ranks", "4", "--shape", "1024,16,4,64", "--sequences", "8,512",
+                        "--shard", "heads"],
     "bench": ["bench", "ag_gemm", "--ranks", "4", "--m", "512", "--n", "512", "--k", "512"],
     "bench of threads": ["bench", "gemm_rs", "--ranks", "2", "--m", "512", "--n", "512", "--k",
                          "512", "--sms", "3", "--algorithm", "copy,chosen"],
-    "mlp, emulated wire": ["mlp", "--ranks", "4", "--random", "1024,3584,512"],
-    "experts, emulated wire": ["mlp", "--ranks", "4", "--random", "512,512,256", "--experts", "8"],
+    "mlp, emulated wire": ["mlp", "--ranks", "4", "--shape", "1024,3584", "--tokens", "512"],
+    "experts, emulated wire": ["mlp", "--ranks", "4", "--shape", "512,512", "--tokens", "256",
+                               "--experts", "8"],
     "bench without a product": ["bench", "all_reduce", "--ranks", "3", "--m", "512", "--n", "512"],
 }
 

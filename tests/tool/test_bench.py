@@ -350,7 +350,7 @@ class Bench(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             parsed = json.loads(done.stdout)
             self.assertEqual((parsed["ranks"], parsed["k"]), (4, 16))
-        for command in (["bench", "gemm"], ["mlp", "--random", "8,8,8"]):
+        for command in (["bench", "gemm"], ["mlp", "--shape", "8,8", "--tokens", "8"]):
             done = subprocess.run(words[:6] + [TOOL] + command + ["--ranks", "3"], text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
             self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -379,7 +379,9 @@ static void check_mlp(int experts, int lines)
 {
     mlp_model model;
     st_error error;
-    mlp_source source = { .random = "40,72,24", .dtype = "bf16", .experts = experts, .top_k = 2 };
+    mlp_source source = {
+        .shape = "40,72", .tokens = 24, .dtype = "bf16", .experts = experts, .top_k = 2
+    };
     mlp_reference reference = { 0 };
     mlp_request q = { .model = &model, .device = "cuda", .check = true, .json = true };
     q.rounds = MLP_ROUNDS;
@@ -424,7 +426,7 @@ static void an_mlp_is_drawn(void **state)
     close(mkstemps(path, 4));
     mlp_model model;
     st_error error;
-    mlp_source source = { .random = "40,72,24", .dtype = "bf16" };
+    mlp_source source = { .shape = "40,72", .tokens = 24, .dtype = "bf16" };
     mlp_request q = { .model = &model, .device = "cuda", .timeline = path, .rounds = 1 };
     static const char *const words[] = { "kernel gemm", "sequential", "overlapped", "rank 1",
                                          NULL };

@@ -154,12 +154,12 @@ class Decode(unittest.TestCase):
     def check(self, ranks, how, *more, dtype="f32"):
         """Runs it; y is what numpy says, and the tool's own reference came to the same error."""
         want = self.save(dtype)
-        done = run(*self.args("--ranks", str(ranks), "--parallel", how, "--check", "--json",
+        done = run(*self.args("--ranks", str(ranks), "--shard", how, "--check", "--json",
                               "--output", self.path("y.safetensors"), *more))
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         result = json.loads(done.stdout)
         self.assertEqual((result["passed"], result["ranks_differ"], result["ranks"],
-                          result["parallel"]), (True, False, ranks, how))
+                          result["shard"]), (True, False, ranks, how))
         y = (read_bf16(self.path("y.safetensors"), "y") if dtype == "bf16"
              else load_file(self.path("y.safetensors"))["y"]).astype(np.float64)
         self.assertEqual(y.shape, want.shape)
@@ -213,10 +213,10 @@ class Decode(unittest.TestCase):
         self.tensors[f"{PREFIX}o_proj.bias"] = self.rng.standard_normal(HIDDEN)
         self.check(3, "tokens")
         self.matters("o_bias")
-        done = run(*self.args("--ranks", "3", "--parallel", "heads"))
+        done = run(*self.args("--ranks", "3", "--shard", "heads"))
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("the cache's 2 heads cannot be shared out evenly over 3 ranks: want "
-                      "--parallel tokens", done.stderr)
+                      "--shard tokens", done.stderr)
         done = run(*self.args("--ranks", "4"))
         self.assertIn("the layer's 6 heads cannot be shared out evenly over 4 ranks", done.stderr)
 
@@ -262,7 +262,7 @@ class Decode(unittest.TestCase):
             done = run(*self.args(*words))
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertIn(says, done.stderr)
-        done = run("decode", "--shape", "64,4,2,64", "--random", "1,9", "--prefix", "m.")
+        done = run("decode", "--shape", "64,4,2,64", "--sequences", "1,9", "--prefix", "m.")
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("--shape excludes --layer and --prefix", done.stderr)
 
@@ -282,13 +282,13 @@ class Decode(unittest.TestCase):
             self.assertIn(f'"{part}"', text)
 
     def test_made_up_ones(self):
-        done = run("decode", "--shape", "96,8,4,64", "--random", "2,50", "--ranks", "2", "--check",
-                   "--rounds", "1", "--dtype", "bf16", "--device", "cpu")
+        done = run("decode", "--shape", "96,8,4,64", "--sequences", "2,50", "--ranks", "2",
+                   "--check", "--rounds", "1", "--dtype", "bf16", "--device", "cpu")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("passed", done.stdout)
         self.save()
         done = run("decode", "--weights", self.path("w.safetensors"), "--layer", str(LAYER),
-                   "--random", "2,50", "--ranks", "2", "--check", "--rounds", "1",
+                   "--sequences", "2,50", "--ranks", "2", "--check", "--rounds", "1",
                    "--device", "cpu")
         self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -420,29 +420,32 @@ class Decode(unittest.TestCase):
 
     def test_command_lines(self):
         for args, part in (
-                (("--random", "2,50"), "of which layer? Give --weights or --shape"),
-                (("--shape", "96,8,4,64"), "on which tokens? Give --input or --random"),
-                (("--shape", "96,8,4", "--random", "2,50"), "--shape is '96,8,4': want HIDDEN,"),
-                (("--shape", "96,8,4,64", "--random", "2"), "--random is '2': want BATCH,CONTEXT"),
-                (("--shape", "96,8,4,64", "--random", "2,50", "--layer", "1"),
+                (("--sequences", "2,50"), "of which layer? Give --weights or --shape"),
+                (("--shape", "96,8,4,64"), "on which cache? Give --input or --sequences"),
+                (("--shape", "96,8,4", "--sequences", "2,50"), "--shape is '96,8,4': want HIDDEN,"),
+                (("--shape", "96,8,4,64", "--sequences", "2"),
+                 "--sequences is '2': want BATCH,CONTEXT"),
+                (("--shape", "96,8,4,64", "--sequences", "2,50", "--layer", "1"),
                  "--shape excludes --layer"),
-                (("--shape", "96,8,4,64", "--random", "2,50", "--input", "x"),
-                 "--random excludes --input"),
-                (("--shape", "96,8,4,64", "--random", "2,50", "--parallel", "both"),
-                 "--parallel is 'both': want one of tokens|heads")):
+                (("--shape", "96,8,4,64", "--sequences", "2,50", "--input", "x"),
+                 "--sequences excludes --input"),
+                (("--shape", "96,8,4,64", "--sequences", "2,50", "--shard", "both"),
+                 "--shard is 'both': want one of tokens|heads"),
+                (("--random", "2,50"), "no option --random any more: say --sequences B,C"),
+                (("--parallel", "heads"), "no option --parallel any more: say --shard")):
             with self.subTest(args=args):
                 done = run("decode", *args)
                 self.assertEqual(done.returncode, 2, done.stdout)
                 self.assertIn(part, done.stderr)
-        for args, part in ((("--shape", "96,8,3,64", "--random", "2,5"), "8 heads and 3 of the"),
-                           (("--shape", "96,8,4,32", "--random", "2,5"), "want 64, 128 or 256"),
-                           (("--shape", "96,34,2,64", "--random", "2,5"), "want at most 16")):
+        for args, part in ((("--shape", "96,8,3,64", "--sequences", "2,5"), "8 heads and 3 of the"),
+                           (("--shape", "96,8,4,32", "--sequences", "2,5"), "want 64, 128 or 256"),
+                           (("--shape", "96,34,2,64", "--sequences", "2,5"), "want at most 16")):
             with self.subTest(args=args):
                 done = run("decode", *args)
                 self.assertEqual(done.returncode, 1, done.stdout)
                 self.assertIn(part, done.stderr)
-        for args in (("--shape", "8,65536,65536,256", "--random", "65536,16777212"),
-                     ("--shape", "8,16384,16384,256", "--random", "65535,1")):
+        for args in (("--shape", "8,65536,65536,256", "--sequences", "65536,16777212"),
+                     ("--shape", "8,16384,16384,256", "--sequences", "65535,1")):
             done = run("decode", *args, "--ranks", "4", "--device", "cpu")
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn("are too many for", done.stderr)

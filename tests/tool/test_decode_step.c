@@ -55,7 +55,7 @@ static int check_step(imbrex_group *group, imbrex_group *alone, const decode_mod
 static int steps(imbrex_group *group, void *ctx)
 {
     static const char *const algorithms[] = { "sequential", "store", "ll" };
-    const decode_source source = { .shape = "64,4,2,64", .random = "3,21", .dtype = ctx };
+    const decode_source source = { .shape = "64,4,2,64", .sequences = "3,21", .dtype = ctx };
     decode_model model;
     decode_reference reference;
     imbrex_group *alone;
@@ -111,7 +111,7 @@ static void checked(void **state)
 /* A reference with a wrong angle, or without a bias, is another: the check sees it. */
 static int wrong_ones(imbrex_group *group, void *ctx)
 {
-    const decode_source source = { .shape = "64,4,2,64", .random = "2,30" };
+    const decode_source source = { .shape = "64,4,2,64", .sequences = "2,30" };
     const int which = *(const int *)ctx;
     decode_model model;
     decode_reference reference;
@@ -162,7 +162,7 @@ static void check_zeros(const decode_model *model, bool *passed, bool *blind)
 static void zeros_fail(void **state)
 {
     static float ones[3 * 2 * 21 * 64];
-    const decode_source source = { .shape = "64,4,2,64", .random = "3,21", .dtype = "bf16" };
+    const decode_source source = { .shape = "64,4,2,64", .sequences = "3,21", .dtype = "bf16" };
     decode_model model;
     st_error error;
     bool passed, blind;

@@ -112,7 +112,7 @@ class Measure(unittest.TestCase):
                  for shape in words[words.index("--shapes") + 1].split(";")}
         self.assertLessEqual(wanted, taken)
         for model in ("4096,14336", "8192,28672"):
-            blocks = [line for line in called if line.startswith("mlp --random %s," % model)]
+            blocks = [line for line in called if line.startswith("mlp --shape %s " % model)]
             self.assertEqual(len(blocks), 4, called)
 
 

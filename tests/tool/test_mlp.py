@@ -175,22 +175,22 @@ class Mlp(Layer):
     def test_every_rank_has_all_rows(self):
         for dtype, ranks in (("f32", 1), ("f32", 3), ("f16", 4), ("bf16", 2)):
             with self.subTest(dtype=dtype, ranks=ranks):
-                result = self.check(dtype, ranks, "--parallel", "ar")
-                self.assertEqual((result["parallel"], result["ranks_differ"]), ("ar", False))
+                result = self.check(dtype, ranks, "--replicate")
+                self.assertEqual((result["replicate"], result["ranks_differ"]), (True, False))
                 self.assertRegex(result["gate_up"], "^gemm m=37 ")
                 self.assertRegex(result["down"], "^gemm_ar m=37 ")
-        self.assertEqual(self.check("f32", 2)["parallel"], "sp")
+        self.assertIs(self.check("f32", 2)["replicate"], False)
         self.biases("gate", "up", "down")
         for algorithm in ("copy", "sequential", "ll"):
             with self.subTest(algorithm=algorithm):
-                self.check("f32", 3, "--parallel", "ar", "--algorithm", algorithm)
+                self.check("f32", 3, "--replicate", "--algorithm", algorithm)
         self.x = self.x[:1]
-        self.check("bf16", 4, "--parallel", "ar")
-        done = run(*self.args("--ranks", "2", "--parallel", "ar"))
+        self.check("bf16", 4, "--replicate")
+        done = run(*self.args("--ranks", "2", "--replicate"))
         self.assertIn("x and y on every rank whole", done.stdout, done.stderr)
-        done = run(*self.args("--parallel", "tp"))
+        done = run(*self.args("--parallel", "ar"))
         self.assertEqual(done.returncode, 2, done.stdout)
-        self.assertIn("--parallel is 'tp'", done.stderr)
+        self.assertIn("no option --parallel any more: say --replicate", done.stderr)
 
     def test_more_ranks_than_rows(self):
         self.x = self.x[:2]
@@ -294,7 +294,8 @@ class Mlp(Layer):
         self.config(hidden_act="gelu")
         done = run(*self.args("--ranks", "1"))
         self.assertIn("activation gelu, gated, of config.json\n", done.stdout)
-        done = run("mlp", "--random", "8,8,8", "--rounds", "1", "--activation", "relu2", "--check")
+        done = run("mlp", "--shape", "8,8", "--tokens", "8", "--rounds", "1", "--activation",
+                   "relu2", "--check")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("activation relu2, gated, of --activation\n", done.stdout)
 
@@ -417,7 +418,8 @@ class Mlp(Layer):
         for option in ("--output", "--timeline"):
             for place in ("missing/y.svg", "folder.svg"):
                 with self.subTest(option=option, place=place):
-                    done = run("mlp", "--random", "8192,65536,65536", option, self.path(place))
+                    done = run("mlp", "--shape", "8192,65536", "--tokens", "65536", option,
+                               self.path(place))
                     self.assertEqual(done.returncode, 2, done.stderr)
                     self.assertIn(place, done.stderr)
         self.assertEqual(os.listdir(self.dir.name), ["folder.svg"])
@@ -426,7 +428,7 @@ class Mlp(Layer):
         os.symlink("/dev/null", self.path("null.svg"))
         for option, place in (("--output", "/dev/null"), ("--timeline", self.path("null.svg"))):
             with self.subTest(option=option):
-                done = run("mlp", "--random", "8,8,8", option, place)
+                done = run("mlp", "--shape", "8,8", "--tokens", "8", option, place)
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertIn(f"cannot write '{place}': it must be an ordinary file", done.stderr)
 
@@ -435,7 +437,7 @@ class Mlp(Layer):
         with open(self.path("far/y.safetensors"), "w") as file:
             file.write("old")
         os.symlink("far/y.safetensors", self.path("y.safetensors"))
-        done = run("mlp", "--random", "8,8,8", "--rounds", "1", "--output",
+        done = run("mlp", "--shape", "8,8", "--tokens", "8", "--rounds", "1", "--output",
                    self.path("y.safetensors"))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(os.path.islink(self.path("y.safetensors")))
@@ -462,8 +464,8 @@ class Mlp(Layer):
         self.refuse("the place of a file of --weights", *self.args("--output", w))
         both = self.path("both.svg")
         for other in (both, os.path.join(self.dir.name, ".", "both.svg")):
-            self.refuse("--output and --timeline are both", "mlp", "--random", "8,8,8",
-                        "--output", both, "--timeline", other)
+            self.refuse("--output and --timeline are both", "mlp", "--shape", "8,8",
+                        "--tokens", "8", "--output", both, "--timeline", other)
 
     def test_no_file_of_a_checkpoint_is_replaced(self):
         """Nor one that this layer does not need, nor the index, nor what goes before it."""
@@ -485,7 +487,7 @@ class Mlp(Layer):
     def test_a_link_of_no_speed_is_no_wire(self):
         for link, emulated in (("0", None), ("0.0", None), ("0e3", None), ("2.5", 2.5)):
             with self.subTest(link=link):
-                done = run("mlp", "--random", "8,8,8", "--rounds", "1", "--json",
+                done = run("mlp", "--shape", "8,8", "--tokens", "8", "--rounds", "1", "--json",
                            env={"IMBREX_CPU_LINK": link})
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(json.loads(done.stdout)["emulated_link_gb_s"], emulated)
@@ -499,8 +501,8 @@ class Mlp(Layer):
         for kind, name in ((resource.RLIMIT_AS, "RLIMIT_AS (ulimit -v) is 150000 kB"),
                            (resource.RLIMIT_DATA, "RLIMIT_DATA (ulimit -d) is 100000 kB")):
             most = int(name.split()[-2]) * 1024
-            done = subprocess.run([TOOL, "mlp", "--random", "8,8,8", "--ranks", "2"], env=env,
-                                  capture_output=True, text=True, timeout=60,
+            done = subprocess.run([TOOL, "mlp", "--shape", "8,8", "--tokens", "8", "--ranks", "2"],
+                                  env=env, capture_output=True, text=True, timeout=60,
                                   preexec_fn=lambda: resource.setrlimit(kind, (most, most)))
             if "OpenBLAS" in run("info").stdout:
                 self.assertEqual(done.returncode, 1, done.stderr)
@@ -512,7 +514,8 @@ class Mlp(Layer):
             if re.search(rb"__[at]san_init", file.read()):
                 self.skipTest("a sanitizer wants more of a stack")
         most, sizes = 64 * 1024, ["--m", "64", "--n", "64", "--k", "64", "--rounds", "1"]
-        for words in (["mlp", "--random", "8,8,8", "--ranks", "2"], ["info"], ["bench", "--help"],
+        for words in (["mlp", "--shape", "8,8", "--tokens", "8", "--ranks", "2"], ["info"],
+                      ["bench", "--help"],
                       ["bench", "ag_gemm,gemm_rs", "--ranks", "2", "--device", "cpu", *sizes],
                       ["compile", "--device", "sm_0"], ["run", "-n", "2", "--", "echo", "heard"]):
             with self.subTest(words=words):
@@ -525,7 +528,7 @@ class Mlp(Layer):
         for words in (["--device", "abacus"], ["--device", "cpu", "--graph"],
                       ["--algorithm", "hierarchical"]):
             with self.subTest(words=words):
-                done = run("mlp", "--random", "8,8,8", "--ranks", "4", *words)
+                done = run("mlp", "--shape", "8,8", "--tokens", "8", "--ranks", "4", *words)
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertEqual(done.stderr.count("imbrex mlp: "), 1, done.stderr)
 
@@ -536,22 +539,25 @@ class Mlp(Layer):
             with open(self.path("w.safetensors"), "rb") as whole:
                 file.write(whole.read()[:-100])
         w, x = self.path("w.safetensors"), self.path("x.safetensors")
+        made = "--shape", "8,8", "--tokens", "8"
         cases = (
-            (2, ["mlp"], "--weights"),
-            (2, ["mlp", "--random", "8,8,8", "--weights", w], "excludes"),
-            (2, ["mlp", "--random", "8,8,8", "--layer", "0"],
-             "--random excludes --weights, --layer, --prefix"),
-            (2, ["mlp", "--weights", w], "--input"),
-            (2, ["mlp", "--random", "8,8,8", "--ranks", "0"], "--ranks"),
-            (2, ["mlp", "--random", "8,8,8", "--timeline", self.path("t.png")], "t.png"),
-            (2, ["mlp", "--random", "8,8"], "HIDDEN,FFN,TOKENS"),
-            (2, ["mlp", "--random", "8,8,8", "--algorithm", "magic"], "magic"),
-            (2, ["mlp", "--random", "8,8,8", "--algorithm", "pull"],
+            (2, ["mlp"], "of which layer? Give --weights or --shape"),
+            (2, ["mlp", *made, "--weights", w], "--shape excludes --weights"),
+            (2, ["mlp", *made, "--layer", "0"], "--shape excludes --layer and --prefix"),
+            (2, ["mlp", *made, "--input", x], "--tokens excludes --input"),
+            (2, ["mlp", "--weights", w], "on which tokens? Give --input"),
+            (2, ["mlp", "--random", "8,8,8"], "say --shape H,F --tokens T"),
+            (1, ["mlp", "--shape", "8,8", "--input", x], "48 columns, but the layer's hidden"),
+            (2, ["mlp", *made, "--ranks", "0"], "--ranks"),
+            (2, ["mlp", *made, "--timeline", self.path("t.png")], "t.png"),
+            (2, ["mlp", "--shape", "8,8,8", "--tokens", "8"], "want HIDDEN,FFN, such"),
+            (2, ["mlp", *made, "--algorithm", "magic"], "magic"),
+            (2, ["mlp", *made, "--algorithm", "pull"],
              "'pull': want one of copy|sequential|ll|hierarchical"),
-            (2, ["mlp", "--random", "8,8,8", "--algorithm", "hierarchical"], "several nodes"),
-            (2, ["mlp", "--random", "8,8,8", "--device", "abacus"], "abacus"),
-            (2, ["mlp", "--random", "8,8,8", "--device", "cpu:7"], "cpu:7"),
-            (2, ["mlp", "--random", "8,8,8", "--device", "cpu", "--graph"],
+            (2, ["mlp", *made, "--algorithm", "hierarchical"], "several nodes"),
+            (2, ["mlp", *made, "--device", "abacus"], "abacus"),
+            (2, ["mlp", *made, "--device", "cpu:7"], "cpu:7"),
+            (2, ["mlp", *made, "--device", "cpu", "--graph"],
              "--graph needs device cuda, not cpu:"),
             (1, ["mlp", "--weights", w, "--layer", "1", "--input", x], "no layer 1"),
             (1, ["mlp", "--weights", self.path("none"), "--input", x], "none"),

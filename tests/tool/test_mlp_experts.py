@@ -225,7 +225,7 @@ class Experts(unittest.TestCase):
     def test_other_ways(self):
         self.make("deepseek_v3", bf16=True)
         self.compute(2, bf16=True)
-        self.compute(2, "--parallel", "ar", "--expert-parallel", "whole", bf16=True)
+        self.compute(2, "--replicate", "--expert-parallel", "whole", bf16=True)
         self.make("qwen2_moe", prefix="deep.inside.")  # more ranks than fit evenly, none, tokens
         self.compute(7, "--expert-parallel", "whole", "--prefix", "deep.inside.", "--algorithm",
                      "copy")
@@ -280,9 +280,9 @@ class Experts(unittest.TestCase):
         write(self.path("x.safetensors"), {"x": self.x, "residual": residual})
         want = self.want()[0] + residual
         want *= gamma / np.sqrt((want ** 2).mean(1, keepdims=True) + 1e-5)
-        for how in ("sp", "ar"):
+        for how in (), ("--replicate",):
             done = run(*self.args("--ranks", "2", "--check", "--residual", "--norm",
-                                  "input_layernorm", "--parallel", how, "--output",
+                                  "input_layernorm", *how, "--output",
                                   self.path("y.safetensors")))
             self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
             y = load_file(self.path("y.safetensors"))["y"]
@@ -294,9 +294,9 @@ class Experts(unittest.TestCase):
         self.assertIn('rms_norm_eps is "1e-5": want a number of 0 or more', done.stderr)
 
     def test_made_up(self):
-        for more in ((), ("--expert-parallel", "whole", "--parallel", "ar")):
-            done = run("mlp", "--random", "16,24,10", "--experts", "5", "--ranks", "2",
-                       "--rounds", "1", "--check", *more)
+        for more in ((), ("--expert-parallel", "whole", "--replicate")):
+            done = run("mlp", "--shape", "16,24", "--tokens", "10", "--experts", "5",
+                       "--ranks", "2", "--rounds", "1", "--check", *more)
             self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         self.make("mixtral")
         self.save()
@@ -399,23 +399,24 @@ class Experts(unittest.TestCase):
 
     def test_an_emulated_wire(self):
         """On it nothing is chosen that it would not slow."""
-        done = run("mlp", "--random", "512,512,512", "--experts", "8", "--ranks", "4", "--device",
-                   "cpu", "--rounds", "1", "--check", env={"IMBREX_CPU_LINK": "1"})
+        done = run("mlp", "--shape", "512,512", "--tokens", "512", "--experts", "8", "--ranks", "4",
+                   "--device", "cpu", "--rounds", "1", "--check", env={"IMBREX_CPU_LINK": "1"})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("passed", done.stdout)
         self.assertIn("emulated: 1 GB/s", done.stdout)
 
     def test_options(self):
-        for words, says in ((["--random", "8,8,8", "--experts", "2", "--top-k", "3"],
+        made = ["--shape", "8,8", "--tokens", "8"]
+        for words, says in ((made + ["--experts", "2", "--top-k", "3"],
                              "--top-k is 3, of --experts 2"),
-                            (["--random", "8,8,8", "--top-k", "3"], "say how many, by --experts"),
-                            (["--random", "8,8,8", "--experts-of", "2,3"],
+                            (made + ["--top-k", "3"], "say how many, by --experts"),
+                            (made + ["--experts-of", "2,3"],
                              "no option --experts-of any more: say --experts E --top-k K"),
-                            (["--random", "8,8,8", "--tokens", "3"], "--random excludes"),
-                            (["--weights", "w", "--tokens", "3", "--input", "x"], "exclude each"),
+                            (["--weights", "w", "--tokens", "3", "--input", "x"],
+                             "--tokens excludes --input"),
                             (["--weights", "w", "--tokens", "3", "--experts", "2"],
-                             "--experts and --top-k are for --random"),
-                            (["--random", "8,8,8", "--expert-parallel", "whole"],
+                             "--experts and --top-k are for --shape"),
+                            (made + ["--expert-parallel", "whole"],
                              "--expert-parallel is for layers of experts, and random"),
                             (["--weights", "w"], "--tokens N")):
             done = run("mlp", *words)

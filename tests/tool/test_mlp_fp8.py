@@ -184,7 +184,7 @@ class Fp8(unittest.TestCase):
 
     def test_blocks(self):
         self.make("block", BLOCKS, "qwen3")
-        for ranks, more in ((1, ()), (2, ()), (3, ("--parallel", "ar")), (4, ())):
+        for ranks, more in ((1, ()), (2, ()), (3, ("--replicate",)), (4, ())):
             with self.subTest(ranks=ranks):
                 result = self.compute(ranks, *more)
                 self.assertEqual((result["scaling"], result["activation_scales"]),
@@ -203,7 +203,7 @@ class Fp8(unittest.TestCase):
             with self.subTest(form=form, config=config):
                 self.make(form, config)
                 self.assertEqual(self.compute(3)["scaling"], "row")
-        self.compute(2, "--parallel", "ar")
+        self.compute(2, "--replicate")
 
     def test_static_activations(self):
         self.make("row", compressed("channel", dynamic=False))
@@ -229,7 +229,7 @@ class Fp8(unittest.TestCase):
         for form, config, kind, more in (
                 ("block", BLOCKS, "deepseek_v3", ()),
                 ("block", BLOCKS, "deepseek_v3", ("--expert-parallel", "whole")),
-                ("block", BLOCKS, "qwen3_moe", ("--parallel", "ar")),
+                ("block", BLOCKS, "qwen3_moe", ("--replicate",)),
                 ("row", compressed("channel"), "qwen3_moe", ())):
             with self.subTest(form=form, model=kind, more=more):
                 self.make_experts(form, config, kind)

@@ -25,17 +25,17 @@ class Norm(test_mlp.Layer):
 
     def test_residual_and_norm(self):
         self.after = lambda y, residual, weights: y + residual
-        for how in ("sp", "ar"):
-            with self.subTest(parallel=how):
-                result = self.check("f32", 3, "--parallel", how, "--residual")
+        for how in (), ("--replicate",):
+            with self.subTest(how=how):
+                result = self.check("f32", 3, "--residual", *how)
                 self.assertEqual((result["residual"], result["norm"]), (True, "none"))
         self.norm("post_attention_layernorm")
         self.biases("down")
         more = "--residual", "--norm", "post_attention_layernorm"
         for dtype, ranks in (("f32", 1), ("f32", 4), ("f16", 3), ("bf16", 2)):
-            for how in ("sp", "ar"):
-                with self.subTest(dtype=dtype, ranks=ranks, parallel=how):
-                    result = self.check(dtype, ranks, "--parallel", how, *more)
+            for how in (), ("--replicate",):
+                with self.subTest(dtype=dtype, ranks=ranks, how=how):
+                    result = self.check(dtype, ranks, *how, *more)
                     self.assertEqual(result["norm"], "post_attention_layernorm")
                     self.assertIn("norm.rms=1", result["down"])
         self.norm("input_layernorm", 0.25, 1)
@@ -44,7 +44,7 @@ class Norm(test_mlp.Layer):
         self.check("f32", 2, "--residual", "--norm", "input_layernorm")
         done = run(*self.args("--ranks", "2", "--residual", "--norm", "input_layernorm"))
         self.assertIn("y with a residual, normed by input_layernorm", done.stdout, done.stderr)
-        done = run("mlp", "--random", "8,8,8", "--rounds", "1", "--check", *more)
+        done = run("mlp", "--shape", "8,8", "--tokens", "8", "--rounds", "1", "--check", *more)
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_what_is_wrong_with_a_norm(self):

@@ -78,7 +78,7 @@ static void usage_gives_2(void **state)
     tool_gives("compile --device sm_90b", 2, "--device is 'sm_90b': want sm_90 or the like");
     tool_gives("rnu", 2, "did you mean 'run'");
     tool_gives("compile --arch sm_90", 2, "no option --arch any more: say --device sm_90");
-    tool_gives("mlp --random 8,8,8 --experts whole", 2,
+    tool_gives("mlp --shape 8,8 --tokens 8 --experts whole", 2,
                "no option --experts whole any more: say --expert-parallel whole");
     tool_gives("mlp -t t.svg", 2, "no option -t any more: say --timeline");
     tool_gives("decode -ct t.svg", 2, "no option -t any more: say --timeline");
@@ -111,8 +111,8 @@ static void lost_output_is_a_failure(void **state)
         "info >/dev/full",
         "info --help >/dev/full",
         "compile --help >/dev/full",
-        "mlp --random 8,8,8 --rounds 1 --ranks 1 >/dev/full",
-        "mlp --random 8,8,8 --rounds 1 --ranks 3 --json >/dev/full",
+        "mlp --shape 8,8 --tokens 8 --rounds 1 --ranks 1 >/dev/full",
+        "mlp --shape 8,8 --tokens 8 --rounds 1 --ranks 3 --json >/dev/full",
         "bench all_gather --m 8 --n 8 --rounds 1 --ranks 1 >/dev/full",
         "bench all_gather --m 8 --n 8 --rounds 1 --ranks 3 --json >/dev/full",
     };
@@ -121,7 +121,7 @@ static void lost_output_is_a_failure(void **state)
         tool_gives(commands[i], 1, says);
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "1", 1);
-    tool_gives("mlp --random 8,8,8 --rounds 1 >/dev/full", 1, says);
+    tool_gives("mlp --shape 8,8 --tokens 8 --rounds 1 >/dev/full", 1, says);
     tool_gives("bench all_gather --m 8 --n 8 --rounds 1 >/dev/full", 1, says);
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");

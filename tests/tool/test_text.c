@@ -63,11 +63,11 @@ static void no_command_lets_them_through(void **state)
         "\"$X\"",
         "mlp --\"$X\"",
         "mlp \"$X\"",
-        "mlp --random \"$X\"",
+        "mlp --shape \"$X\" --tokens 8",
         "mlp --weights \"$X\" --input \"$X\"",
-        "mlp --random 8,8,8 --device \"$X\"",
-        "mlp --random 8,8,8 --output \"$X/y\"",
-        "mlp --random 8,8,8 --timeline \"$X\"",
+        "mlp --shape 8,8 --tokens 8 --device \"$X\"",
+        "mlp --shape 8,8 --tokens 8 --output \"$X/y\"",
+        "mlp --shape 8,8 --tokens 8 --timeline \"$X\"",
         "run -n 1 -- \"./$X\"",
         "run -n \"$X\" -- true",
         "bench \"$X\"",
@@ -75,7 +75,7 @@ static void no_command_lets_them_through(void **state)
         "compile --kernel \"$X:k\" --device cpu",
         "info --\"$X\"",
         "info; IMBREX_CHAOS=\"$X\" \"$T\" info; IMBREX_DEVICE=\"$X\" \"$T\" info",
-        "info; IMBREX_ALGORITHM=\"$X\" \"$T\" mlp --random 8,8,8 --rounds 1",
+        "info; IMBREX_ALGORITHM=\"$X\" \"$T\" mlp --shape 8,8 --tokens 8 --rounds 1",
     };
     const char *tool = getenv("IMBREX_TOOL");
     if (!tool)
