@@ -118,12 +118,17 @@ IMBREX_API size_t imbrex_info(char *text, size_t size);
 /* All that imbrex asks of a launcher: who am I, and swap small blobs.  allgather is called by all
  * ranks in the same order, from the thread that called imbrex; recv gets size * bytes, rank r's
  * blob at r * bytes; it returns 0, or anything else on failure.  The struct and ctx must live until
- * the group is destroyed. */
+ * the group is destroyed.
+ *
+ * once: not 0: allgather is called only at the beginning of imbrex_group_create, with which the
+ * ranks make connections of their own.  What they swap from then on has timeout_ms as its limit,
+ * and an abort or a death of a rank ends it.  The same on all ranks. */
 typedef struct imbrex_bootstrap {
     int rank, size;
     int (*allgather)(void *ctx, const void *send, void *recv, size_t bytes);
     void *ctx;
-    uint64_t reserved[2];
+    int once;
+    uint64_t reserved[1];
 } imbrex_bootstrap;
 
 /* The launcher that has started this process as one of its ranks, by the rules of a group without a
@@ -182,7 +187,8 @@ IMBREX_API size_t imbrex_group_describe(const imbrex_group *group, char *text, s
 IMBREX_TRY imbrex_group_status(const imbrex_group *group);
 
 /* Ends every wait on every rank, with PEER, but for what waits in the allgather of a bootstrap of
- * the caller's: that is the caller's to end.  From any thread.  Takes NULL. */
+ * the caller's (imbrex_bootstrap, once): that is the caller's to end.  From any thread.  Takes
+ * NULL. */
 IMBREX_API void imbrex_group_abort(imbrex_group *group);
 
 /* The same, and every rank's sentence ends with why: one line in UTF-8, of which 255 bytes are kept
@@ -195,7 +201,8 @@ IMBREX_API void imbrex_group_abort_because(imbrex_group *group, const char *why)
  *
  * Of what enqueues: local, and nothing has failed; who waits for this rank in vain hears why, as of
  * a refusal of the library's own (imbrex_plan_run), until that call is made and not refused.
- * Collective calls: this takes part, and the others' end at once: PEER with why. */
+ * Collective calls: this takes part, and the others' end at once: PEER with why.  So it does in the
+ * place of what enqueues where a rank of this node is in a collective call by now. */
 IMBREX_TRY imbrex_group_refuse(imbrex_group *group, const char *call, const char *why);
 
 /* ---- Streams, symmetric memory, one-sided operations ----------------------------------------- */

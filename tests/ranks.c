@@ -98,7 +98,7 @@ static int run_threads(const ranks_desc *desc, bare_main run, void *ctx)
     for (int r = 0; r < desc->size; r++) {
         ranks[r].table = &t;
         ranks[r].bootstrap = (imbrex_bootstrap){
-            .rank = r, .size = desc->size, .allgather = meet, .ctx = &ranks[r]
+            .rank = r, .size = desc->size, .allgather = meet, .ctx = &ranks[r], .once = desc->once
         };
         pthread_create(&ranks[r].thread, NULL, thread_main, &ranks[r]);
     }

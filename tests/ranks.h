@@ -18,6 +18,7 @@ typedef struct ranks_desc {
     int node_ranks;     /* so many that follow each other are a node; 0: all */
     int64_t timeout_ms; /* of the group, for patient(); 0: 20000 */
     int meeting_s;      /* how long threads wait for one that does not come to meet; 0: 30 */
+    bool once;          /* threads meet so only to make a group, see imbrex_bootstrap */
 } ranks_desc;
 
 /* 0 if all went well.  group is made and destroyed around it. */

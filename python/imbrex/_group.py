@@ -18,10 +18,10 @@ from ._types import Allgather, Stream
 class _Blobs:
     """A caller's allgather, as the library calls it."""
 
-    def __init__(self, rank, size, allgather):
+    def __init__(self, rank, size, allgather, once):
         self.failures, self._allgather, self._size = [], allgather, size
         swap = library.ALLGATHER(lambda _, mine, all_, count: self._gather(mine, all_, count))
-        self.bootstrap = library.Bootstrap(rank=rank, size=size, allgather=swap)
+        self.bootstrap = library.Bootstrap(rank=rank, size=size, allgather=swap, once=int(once))
 
     def _gather(self, mine, everyone, count):
         try:
@@ -50,11 +50,13 @@ class Group(Local, Makers):
     rank, size, allgather: who this rank is; allgather(blob) is given this rank's bytes and returns
     the list of all ranks' bytes, as many from each.  None: what torchrun, mpirun, srun or imbrex
     run put into the environment.  device: "cpu", "cuda", "cuda:1"; None: the best one here.
-    timeout_ms: limit on any wait for a peer; 0: IMBREX_TIMEOUT_MS, or 30 s."""
+    timeout_ms: limit on any wait for a peer; 0: IMBREX_TIMEOUT_MS, or 30 s.  once: allgather is
+    called only here, and the ranks, with connections of their own, wait for each other at most
+    timeout_ms from then on; else it is called whenever a plan is made."""
 
     def __init__(self, rank: Optional[int] = None, size: Optional[int] = None,
                  allgather: Optional[Allgather] = None, device: Optional[str] = None,
-                 timeout_ms: int = 0) -> None:
+                 timeout_ms: int = 0, once: bool = False) -> None:
         self._life: Any = None
         blobs = None
         if (rank, size, allgather) != (None, None, None) and None in (rank, size, allgather):
@@ -62,7 +64,7 @@ class Group(Local, Makers):
                             "to take the ranks from the environment")
         desc = library.GroupDesc(device=text("device", device), timeout_ms=timeout_ms)
         if size is not None:
-            blobs = _Blobs(rank, size, allgather)
+            blobs = _Blobs(rank, size, allgather, once)
             desc.bootstrap = ctypes.pointer(blobs.bootstrap)
         self._failures = blobs.failures if blobs else []
         handle = ctypes.c_void_p()
@@ -182,7 +184,8 @@ class Group(Local, Makers):
     def refuse(self, call: str, why: BaseException) -> None:
         """For wrappers with checks of their own, in the place of a call that they refuse: ranks
         that wait for it hear why, an exception.  call: as imbrex_group_refuse has it,
-        "imbrex_plan_run" or "imbrex_plan_create" for one."""
+        "imbrex_plan_run", also where the others may have to make the plan of that run first, or
+        "imbrex_plan_create"."""
         self._open()
         self._life.refuse(call, why)
 

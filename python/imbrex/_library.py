@@ -57,7 +57,7 @@ class Struct(ctypes.Structure):
 
 class Bootstrap(Struct):
     _fields_ = [("rank", ctypes.c_int), ("size", ctypes.c_int), ("allgather", ALLGATHER),
-                ("ctx", ctypes.c_void_p), ("reserved", ctypes.c_uint64 * 2)]
+                ("ctx", ctypes.c_void_p), ("once", ctypes.c_int), ("reserved", ctypes.c_uint64)]
 
 
 class GroupDesc(Struct):

@@ -14,21 +14,55 @@ typedef struct proposal {
     char detail[IMX_AGREE_NOTE]; /* why status is not OK; if it is, rank 0's note */
 } proposal;
 
+static uint64_t meetings_of(const imbrex_group *group, int rank)
+{
+    return __atomic_load_n(&imx_control_of(group, rank)->meetings, __ATOMIC_SEQ_CST);
+}
+
+bool imx_agree_is_awaited(const imbrex_group *group)
+{
+    uint64_t own = meetings_of(group, group->rank);
+    for (int r = group->nodes.first[group->nodes.own], i = 0; i < group->nodes.ranks; r++, i++)
+        if (meetings_of(group, r) > own)
+            return true;
+    return false;
+}
+
+/* The sentence that was noted, and what is known of why ranks of this node have not come. */
+static imbrex_status fail_missing(const imbrex_group *group, imbrex_status status)
+{
+    char said[IMX_STATUS_BYTES], why[2 * IMX_NOTE_BYTES];
+    imx_text text = { .at = said, .size = sizeof said };
+    imx_text_add(&text, "%s", imx_status_detail());
+    uint64_t own = meetings_of(group, group->rank);
+    for (int r = group->nodes.first[group->nodes.own], i = 0; i < group->nodes.ranks; r++, i++) {
+        imx_text more = { .at = why, .size = sizeof why };
+        if (meetings_of(group, r) < own && imx_fault_add_refusal(group, r, &more))
+            imx_text_add(&text, "; rank %d%s", r, why);
+    }
+    return imx_fail(status, "%s", said);
+}
+
 imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *recv, size_t bytes)
 {
     if (group->size == 1) {
         memcpy(recv, send, bytes);
         return IMBREX_OK;
     }
+    if (group->control) /* seq_cst, as in imx_agree_is_awaited: a rank that refuses sees it */
+        __atomic_fetch_add(&imx_control_of(group, group->rank)->meetings, 1, __ATOMIC_SEQ_CST);
     int failed = group->bootstrap->allgather(group->bootstrap->ctx, send, recv, bytes);
     if (!failed)
         return IMBREX_OK;
     if (group->abort) /* what ended the group ended this, or says more */
         IMX_TRY(imx_fault_check(group));
-    if (group->own_bootstrap)
-        return imx_bootstrap_status(group->own_bootstrap); /* it has noted the sentence */
-    return imx_fail(IMBREX_PEER, "the bootstrap's allgather returned %d on rank %d", failed,
-                    group->rank);
+    imx_bootstrap *own = group->own_bootstrap;
+    imbrex_status status =
+        own && group->bootstrap == imx_bootstrap_public(own)
+            ? imx_bootstrap_status(own) /* it has noted the sentence */
+            : imx_fail(IMBREX_PEER, "the bootstrap's allgather returned %d on rank %d", failed,
+                       group->rank);
+    return group->control ? fail_missing(group, status) : status;
 }
 
 imbrex_status imx_agree_allgather_of(void *group, const void *send, void *recv, size_t bytes)

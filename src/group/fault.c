@@ -135,8 +135,7 @@ static int poster_of(const imbrex_group *group, const imbrexd_fault *fault)
     return local_peer == fault->rank ? rank : local_peer;
 }
 
-/* Whether it is known why a rank of this node does not come: then says so. */
-static bool describe_refusal(const imbrex_group *group, int rank, imx_text *text)
+bool imx_fault_add_refusal(const imbrex_group *group, int rank, imx_text *text)
 {
     char refused[IMX_NOTE_BYTES];
     if (!imx_note_read(&imx_control_of(group, rank)->refused, refused))
@@ -168,7 +167,7 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
         if (first == fault->rank) /* a block waits for other blocks of its kernel */
             imx_text_add(text, ": did other kernels keep part of this one from running (imbrex.h, "
                                "Budget)?");
-        else if (!describe_refusal(group, first, text))
+        else if (!imx_fault_add_refusal(group, first, text))
             imx_text_add(text, ": is rank %d stopped, busy or in another call?", first);
         return;
     }
@@ -194,7 +193,7 @@ static void describe_chain(const imbrex_group *group, const imbrexd_fault *fault
         imx_text_add(text, ", which has destroyed its group");
     else
         imx_text_add(text, ", which waits for nobody");
-    if (!describe_refusal(group, idle, text) && !left)
+    if (!imx_fault_add_refusal(group, idle, text) && !left)
         imx_text_add(text, ": is it stopped, busy or in another call?");
 }
 

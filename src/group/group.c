@@ -10,6 +10,7 @@
 #include "base/process.h"
 #include "bootstrap/identity.h"
 #include "group.h"
+#include "place.h"
 #include "trace.h"
 
 /* All devices that this build knows, best first. */
@@ -121,6 +122,29 @@ static imbrex_status look_around(imbrex_group *group)
     IMX_GOTO(sort_ranks(group, all));
 fail:
     free(all);
+    return status;
+}
+
+/* From here on the caller's allgather is not called any more. */
+static imbrex_status leave_bootstrap(imbrex_group *group, const char *call)
+{
+    imx_place place = { .rank = group->rank,
+                        .size = group->size,
+                        .one_host = group->local_size == group->size,
+                        .call = call,
+                        .listener = -1 };
+    imx_door_offer offer = { .count = 0 }, *offers = NULL;
+    imbrex_status status, mine = imx_sys_alloc((size_t)group->size, sizeof *offers, &offers);
+    if (mine == IMBREX_OK)
+        mine = imx_place_open(&place, &offer);
+    IMX_GOTO(imx_agree(group, call, mine, NULL, 0));
+    IMX_GOTO(imx_agree_allgather(group, &offer, offers, sizeof offer));
+    mine = imx_place_meet(&place, offers, NULL, group->timeout_ms, &group->own_bootstrap);
+    IMX_GOTO(imx_agree(group, call, mine, NULL, 0));
+    group->bootstrap = imx_bootstrap_public(group->own_bootstrap);
+fail:
+    imx_place_close(&place);
+    free(offers);
     return status;
 }
 
@@ -301,10 +325,13 @@ static imbrex_status begin(imbrex_group *group, imbrex_status mine, int backend,
         { .name = "the version of imbrex (major * 10^6 + minor * 10^3 + patch)",
           .value =
               IMBREX_VERSION_MAJOR * 1000000 + IMBREX_VERSION_MINOR * 1000 + IMBREX_VERSION_PATCH },
+        { .name = "desc.bootstrap.once", .value = group->bootstrap->once != 0 },
     };
-    IMX_TRY(imx_agree(group, call, mine, fields, 3));
+    IMX_TRY(imx_agree(group, call, mine, fields, sizeof fields / sizeof fields[0]));
     group->backend = backends[backend];
     IMX_TRY(look_around(group));
+    if (group->bootstrap->once && group->size > 1)
+        IMX_TRY(leave_bootstrap(group, call));
 
     imx_device_desc device = {
         .index = index,

@@ -33,6 +33,7 @@ typedef struct imx_control {
     imx_note why, foreign_why;       /* what goes with a fault of kind ABORT, written before it */
     imx_note refused;                /* this rank's latest call that enqueues: why not */
     uint32_t logged;                 /* atomic; this rank's log has the failure */
+    uint64_t meetings;               /* atomic; allgathers that this rank has begun */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t launches[IMX_CONTROL_RUNS]; /* likewise, see imx_agree_launch */
     int64_t waiting[];                   /* [size + 1], see imbrexd_watch */
@@ -65,7 +66,7 @@ struct imbrex_group {
     void *proposals; /* agree.c: one a rank, taken once, so that no meeting lacks memory; also room
                         for what look_at_links gathers of each, which is smaller */
 
-    imx_bootstrap *own_bootstrap;      /* made from the environment, or NULL */
+    imx_bootstrap *own_bootstrap;      /* from the environment, or made by the ranks; NULL: none */
     const imbrex_bootstrap *bootstrap; /* the caller's, or own_bootstrap's */
 
     const imx_backend *backend;
@@ -146,6 +147,9 @@ imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *r
 imbrex_status imx_agree_allgather_of(void *group, const void *send, void *recv,
                                      size_t bytes) IMX_MUST_CHECK;
 
+/* Whether a rank of this node has begun to meet the others, and this rank has not. */
+bool imx_agree_is_awaited(const imbrex_group *group);
+
 /* Takes the memory that imx_agree needs. */
 imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;
 
@@ -212,6 +216,9 @@ const imx_note *imx_fault_why(const imbrex_group *group, int rank);
 /* This rank's call that enqueues, the latest of its thread, has ended: what it was refused with is
  * for those that will wait for it in vain, until it is made again and is not refused. */
 void imx_fault_note_refusal(imbrex_group *group);
+
+/* Whether it is known why a rank of this node does not come: then adds that to the text. */
+bool imx_fault_add_refusal(const imbrex_group *group, int rank, imx_text *text);
 
 /* OK, or why the group has failed.  Never blocks. */
 imbrex_status imx_fault_check(const imbrex_group *group) IMX_MUST_CHECK;

@@ -38,5 +38,7 @@ imbrex_status imbrex_group_refuse(imbrex_group *group, const char *call, const c
     imx_status_enter(calls[i].name); /* its sentence, and the others' */
     imx_call_.enqueues = !calls[i].meets;
     imbrex_status refused = imx_fail(IMBREX_INVALID, "%s", why);
-    return calls[i].meets ? imx_agree(group, calls[i].name, refused, NULL, 0) : refused;
+    if (calls[i].meets || imx_agree_is_awaited(group))
+        return imx_agree(group, calls[i].name, refused, NULL, 0);
+    return refused;
 }

@@ -162,6 +162,69 @@ static void who_meets_hears_at_once(void **state)
     }
 }
 
+/* ---- what enqueues, for which others make a plan --------------------------------------------- */
+
+/* Rank 1 refuses a run for which the others need a plan, once one of them has begun to make it. */
+static int refused_first_run(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_plan *plan = NULL;
+    if (imbrex_group_rank(group) == 1) {
+        while (!imx_agree_is_awaited(group))
+            usleep(1000);
+        IS(IMBREX_INVALID, "imbrex_plan_run: a is [1]",
+           imbrex_group_refuse(group, "imbrex_plan_run", "a is [1]"));
+    } else {
+        IS(IMBREX_PEER, "imbrex_plan_all_gather: rank 1 failed: a is [1]", make(group, &plan));
+    }
+    RANK_OK(make(group, &plan));
+    RANK_OK(imbrex_plan_run(plan, &(imbrex_args){ .m = IMBREX_NONE }, NULL));
+    return 0;
+}
+
+static void who_makes_a_plan_hears_at_once(void **state)
+{
+    (void)state;
+    for (int processes = 0; processes <= RANKS_PROCESSES; processes++) {
+        ranks_desc desc = { .size = 3, .processes = processes };
+        assert_int_equal(ranks_run(&desc, refused_first_run, NULL), 0);
+    }
+}
+
+/* Rank 1 has refused before the others come, and does not come itself. */
+static int refused_before(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_plan *plan = NULL;
+    if (imbrex_group_rank(group) == 1) {
+        IS(IMBREX_INVALID, "imbrex_plan_run: a is [1]",
+           imbrex_group_refuse(group, "imbrex_plan_run", "a is [1]"));
+        while (!imx_agree_is_awaited(group))
+            usleep(1000);
+        usleep((useconds_t)patient(TIMEOUT_MS) * 3000); /* ThreadSanitizer is slow */
+        return 0;
+    }
+    while (!imx_fault_add_refusal(group, 1, &(imx_text){ 0 }))
+        usleep(1000);
+    IS(IMBREX_TIMEOUT, "did not come", make(group, &plan));
+    RANK_CHECK(strstr(imbrex_error(), "imbrex_plan_all_gather: rank 1") &&
+                   strstr(imbrex_error(), "; rank 1: a call was refused there, and not made again: "
+                                          "imbrex_plan_run: a is [1]"),
+               "%s", imbrex_error());
+    return 0;
+}
+
+static void who_makes_a_plan_in_vain_hears_why(void **state)
+{
+    (void)state;
+    for (int processes = 0; processes <= RANKS_PROCESSES; processes++) {
+        ranks_desc desc = {
+            .size = 2, .processes = processes, .once = true, .timeout_ms = TIMEOUT_MS
+        };
+        assert_int_equal(ranks_run(&desc, refused_before, NULL), 0);
+    }
+}
+
 /* ---- its own arguments ----------------------------------------------------------------------- */
 
 static int of_nothing(imbrex_group *group, void *ctx)
@@ -192,6 +255,8 @@ int main(void)
         cmocka_unit_test(who_waits_hears_of_a_refused_run),
         cmocka_unit_test(another_call_does_not_make_up_for_it),
         cmocka_unit_test(who_meets_hears_at_once),
+        cmocka_unit_test(who_makes_a_plan_hears_at_once),
+        cmocka_unit_test(who_makes_a_plan_in_vain_hears_why),
         cmocka_unit_test(what_it_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@ SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
     os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAMS = [os.path.join(HERE, "torch_%s.py" % name) 
+PROGRAMS = [os.path.join(HERE, "torch_%s.py" % name)
             for name in ("ranks", "serving", "training", "hooks")]
 EXAMPLES = os.path.join(SOURCE, "examples", "python")
 
@@ -21,14 +21,14 @@ def checks(program):
         return [line[4:].partition("(")[0] for line in file if line.startswith("def check_")]
 
 
-def run(size, device, program, *arguments):
+def run(size, device, program, *arguments, **variables):
     """How each of so many ranks ended, and what it printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {"IMBREX_LIBRARY": os.path.join(BUILD, "libimbrex.so"), **os.environ,
                    "PYTHONPATH": os.path.join(SOURCE, "python"), "WORLD_SIZE": str(size),
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                   "IMBREX_TEST_DEVICE": device, "OMP_NUM_THREADS": "1"}
+                   "IMBREX_TEST_DEVICE": device, "OMP_NUM_THREADS": "1", **variables}
     ranks = [subprocess.Popen([sys.executable, program, *arguments], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               env=dict(environment, RANK=str(rank), LOCAL_RANK=str(rank)))
@@ -68,6 +68,21 @@ class Torch(unittest.TestCase):
                     self.assertRegex(said, "ended at once: .*" + words)
         for status, said in run(3, "cpu", ends, "again"):
             self.assertEqual(status, 0, said)
+
+    def test_limit(self):
+        """Where ranks do not do the same imbrex's limit ends their waits, also as they make a plan,
+        and a sentence says who waited for whom."""
+        ends, limit = os.path.join(HERE, "torch_ends.py"), {"IMBREX_TIMEOUT_MS": "3000"}
+        for how in "alone", "differs":
+            with self.subTest(how=how):
+                *others, (status, said) = run(3, "cpu", ends, how, **limit)
+                self.assertEqual(status, 3, said)
+                self.assertRegex(said, "ended at once: .*rank [0-2]")
+                for status, said in others:
+                    self.assertEqual(status, 0 if how == "alone" else 3, said)
+        for status, said in run(3, "cpu", ends, "first"):
+            self.assertEqual(status, 0, said)
+            self.assertRegex(said, r"told: (.*rank 2 failed: )?a is \[4, 8\]")
 
     def test_examples(self):
         """On GPUs where there are two, else on the CPU."""

@@ -11,20 +11,42 @@ import torch.distributed as dist
 
 import imbrex.torch as it
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo")  # which waits for half an hour
 a, b = torch.ones(4, 8), torch.ones(8, 8)
 it.ag_mm(a, b)
 dist.barrier()
 how, last = sys.argv[1], dist.get_rank() == dist.get_world_size() - 1
-if not last:
-    if how == "interrupted" and dist.get_rank() == 0:
-        time.sleep(4)
+new = torch.ones(4, 24)  # of which there is no plan
+
+
+def expect(call):
     begin = time.monotonic()
     try:
-        it.ag_mm(a, b)
+        call()
     except Exception as failed:
         print("ended %s: %s" % ("at once" if time.monotonic() - begin < 8 else "late", failed))
         sys.exit(3)
+
+
+if how == "alone":  # a plan that nobody else makes
+    if last:
+        expect(lambda: it.all_reduce(new))
+    time.sleep(6)
+elif how == "differs":  # a plan that one rank makes while the others run what they have
+    expect(lambda: it.all_reduce(new) if last else it.ag_mm(a, b))
+elif how == "first":  # the others wait for it where they make a plan
+    wide = torch.ones(8, 16)
+    if last:
+        time.sleep(2)
+    try:
+        it.ag_mm(a, torch.ones(9, 8) if last else wide)
+    except (ValueError, RuntimeError) as failed:
+        print("told: %s" % failed)
+    assert (it.ag_mm(a, wide) == 8).all()
+elif not last:
+    if how == "interrupted" and dist.get_rank() == 0:
+        time.sleep(4)
+    expect(lambda: it.ag_mm(a, b))
 elif how == "refused":
     it.ag_mm(a, torch.ones(9, 8))
 elif how == "raised":

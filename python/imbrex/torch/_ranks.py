@@ -6,8 +6,9 @@ from typing import Dict, Tuple, Union
 import torch
 import torch.distributed
 
-from .. import Group
+from .. import Error, Group, Plan
 from .._library import OPS
+from .._makers import desc_of
 
 GroupOrName = Union[torch.distributed.ProcessGroup, str, None]
 
@@ -43,7 +44,7 @@ class _Ranks:
             alive, blobs = self.process_group(), [None] * size
             torch.distributed.all_gather_object(blobs, blob, group=alive)
             return blobs
-        self.group = Group(process_group.rank(), size, allgather, str(device))
+        self.group = Group(process_group.rank(), size, allgather, str(device), once=True)
         self._device, self._is_cuda = device, device.type == "cuda"
         self._plans: Dict[tuple, Kept] = {}
         self._uses = itertools.count()
@@ -57,9 +58,9 @@ class _Ranks:
         free.sort(key=lambda key: self._plans[key].used)
         for oldest in free[:max(0, len(free) - _most_plans + 1)]:
             self._plans.pop(oldest).plan.close()
-        return Kept(getattr(self.group, call.op)(most, **{
-            name: dict(value) if isinstance(value, tuple) else value
-            for name, value in call.fields.items()}))
+        fields = {name: dict(value) if isinstance(value, tuple) else value
+                  for name, value in call.fields.items()}
+        return Kept(Plan(self.group, OPS[call.op], *desc_of(OPS[call.op], (most,), fields)))
 
     def key(self, call):
         """By which a plan for such calls is known."""
@@ -75,7 +76,13 @@ class _Ranks:
         key = self.key(call)
         kept = self._plans.get(key)
         if kept is None:
-            kept = self._plans[key] = self._make(call, key[1])
+            try:
+                kept = self._plans[key] = self._make(call, key[1])
+            except Error:  # of which the library has told the others
+                raise
+            except Exception as refused:
+                self.group.refuse(OPS[call.op].function, refused)
+                raise
         self._use(kept)
         return kept.plan
 
