@@ -2,7 +2,9 @@
 
 Fenced blocks are taken in order, in a folder that looks like a clone after a build.  What
 follows "`NAME`:" is written to that file; sh is run; other C and C++ is compiled, and other Python
-run on two ranks.  Blocks that are indented are for the eye."""
+run on two ranks.  Blocks that are indented are for the eye.  Options that pages show are those that
+the command has."""
+import glob
 import importlib.util
 import os
 import re
@@ -20,6 +22,14 @@ GUIDE = ["README.md", "docs/install.md", "docs/first_layer.md", "docs/python.md"
 BLOCK = re.compile(r"(?:`([\w./]+\.\w+)`:\n\n)?^```(\w+)\n(.*?)^```$", re.M | re.S)
 COMPILE = {"c": ("cc", "-std=c11", "-x", "c"), "cpp": ("c++", "-x", "c++")}
 RUN = {"python", *COMPILE}
+COMMANDS = "run", "mlp", "decode", "bench", "compile", "info", "doctor"
+COMMAND = r"imbrex (%s)\b" % "|".join(COMMANDS)
+OPTION = r"(?<![\w-])--([a-z][\w-]*)"
+OTHERS = {"quick", "gpu", "browser",  # script/test
+          "threads", "device",  # examples
+          "csv", "seconds", "strict", "ops", "no-compile",  # bench/peers
+          "cost",  # test_gpu_device
+          "oversubscribe", "allow-run-as-root", "bind-to", "mca", "gpus", "ipc"}  # mpirun, docker
 HAVE = {"cpp": shutil.which("c++"), "numpy": importlib.util.find_spec("numpy"),
         "torch": importlib.util.find_spec("torch"), "pkg-config": shutil.which("pkg-config")}
 
@@ -34,6 +44,64 @@ def lacks(kind, text):
     wants = [kind] + re.findall(r"^(?:import|from) (numpy|torch)\b", text, re.M)
     wants += re.findall(r"pkg-config", text) + ["cpp"] * bool(re.search(r"^c\+\+ ", text, re.M))
     return any(want in HAVE and not HAVE[want] for want in wants)
+
+
+def code_of(section):
+    """Command lines and spans of code, the former without their comments."""
+    lines = re.findall(r"^ {4}(.*)$", section, re.M)
+    for _, kind, text in BLOCK.findall(section):
+        lines += text.splitlines() if kind == "sh" else []
+    return lines + re.findall(r"`([^`\n]+)`", section)
+
+
+class Options(unittest.TestCase):
+    def setUp(self):
+        self.known, self.letters = {}, {}
+        for command in COMMANDS:
+            said = subprocess.run([os.path.join(BUILD, "imbrex"), command, "--help"], text=True,
+                                  check=True, stdout=subprocess.PIPE, timeout=60).stdout
+            options = re.findall(r"^  (?:-(\w), |    )--([\w-]+)", said, re.M)
+            self.known[command] = {name for _, name in options}
+            self.letters[command] = {letter: name for letter, name in options if letter}
+            self.assertIn("help", self.known[command])
+
+    def shown(self, path):
+        """(command, option) that the page shows.  One that stands alone is of the commands that its
+        section names, or where that names none, the page."""
+        page = re.sub(r"\\\n\s*", " ", read(path))
+        for section in re.split(r"^(?=#+ )", page, flags=re.M):
+            named = set(re.findall(COMMAND, section) or re.findall(COMMAND, page))
+            for code in code_of(section):
+                head, *calls = re.split("(?=%s)" % COMMAND.replace("(", "(?:"), code)
+                for call in calls:
+                    command, words = re.match(COMMAND + "(.*)", call).groups()
+                    words = re.split(r" -- | # |[;|]", words)[0]
+                    letters = re.findall(r"(?<!\S)-([a-z])\b", words)
+                    for option in re.findall(OPTION, words) + [
+                            self.letters[command].get(letter, letter) for letter in letters]:
+                        self.assertIn(option, self.known[command], "%s: %s" % (path, call))
+                        yield command, option
+                if not re.match(OPTION, head):
+                    continue
+                for option in re.findall(OPTION, head):
+                    having = [command for command in named if option in self.known[command]]
+                    self.assertTrue(having or option in OTHERS,
+                                    "%s: no command there has --%s" % (path, option))
+                    yield from ((command, option) for command in having)
+
+    def test_options(self):
+        """Those that a page shows are in the help, and those of the help in a page."""
+        pages = ["README.md", "CONTRIBUTING.md"]
+        for folder in "docs", "bench":
+            pages += [os.path.relpath(path, SOURCE) for path in
+                      glob.glob(os.path.join(SOURCE, folder, "**", "*.md"), recursive=True)]
+        shown = {pair for page in pages for pair in self.shown(page)}
+        for command in COMMANDS:
+            told = {option for of, option in shown if of == command}
+            if command == "compile":  # docs/benchmarks.md: it takes those of bench
+                told |= {option for of, option in shown if of == "bench"}
+            self.assertEqual(self.known[command] - told - {"help"}, set(),
+                             "no page says these of imbrex " + command)
 
 
 class Docs(unittest.TestCase):
