@@ -162,6 +162,38 @@ static void each_form_has_its_choice(void **state)
     }
 }
 
+/* As measured on two H200s, 64 heads of 128: by words up to 1 MB to a peer (docs/decode.md). */
+static void states_go_as_words_while_they_are_few(void **state)
+{
+    (void)state;
+    static const struct {
+        int sequences, replicate;
+        const char *chosen;
+    } rows[] = {
+        { 1, 0, "ll" },  { 8, 1, "ll" },      { 128, 0, "ll" },
+        { 64, 1, "ll" }, { 512, 0, "store" }, { 256, 1, "store" },
+    };
+    imbrex_bootstrap two = { .size = 2, .allgather = echo };
+    imbrex_group_desc desc = { .bootstrap = &two, .device = "compile:90" };
+    fake_driver_install(0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        imbrex_decode_desc d = { .batch = rows[i].sequences,
+                                 .heads = 64,
+                                 .value_dim = 128,
+                                 .dtype = IMBREX_BF16,
+                                 .replicate = rows[i].replicate };
+        imbrex_group *group;
+        imbrex_plan *plan;
+        assert_int_equal(imbrex_group_create(&desc, &group), IMBREX_OK);
+        if (imbrex_plan_merge_states(group, &d, &plan))
+            fail_msg("row %zu: %s", i, imbrex_error());
+        const char *chosen = imx_describe_facts(plan).algorithm;
+        if (strcmp(chosen, rows[i].chosen) != 0)
+            fail_msg("row %zu: '%s', want '%s'", i, chosen, rows[i].chosen);
+        imbrex_group_destroy(group);
+    }
+}
+
 /* ---- files that are there already ------------------------------------------------------------ */
 
 /* In the file, and as large as they are: clang's sanitizer would add to their sizes. */
@@ -396,6 +428,7 @@ int main(void)
         cmocka_unit_test(what_has_no_form_says_why),
         cmocka_unit_test(other_devices_are_refused),
         cmocka_unit_test(each_form_has_its_choice),
+        cmocka_unit_test(states_go_as_words_while_they_are_few),
         cmocka_unit_test_setup_teardown(a_file_has_to_have_the_kernel, make_files, scratch_remove),
         cmocka_unit_test_setup_teardown(a_file_may_be_cut_off, make_files, scratch_remove),
         cmocka_unit_test(the_command_compiles),
