@@ -15,6 +15,7 @@
 #include "fake_module.h"
 #include "fake_nvrtc.h"
 #include "fake_stream.h"
+#include "ptx_tensor.h"
 
 enum { GPUS_MOST = 8, ATTRIBUTES = 160 };
 
@@ -401,8 +402,7 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     if (extra || !fake_function_takes(function, config))
         return CUDA_ERROR_INVALID_VALUE;
     launched++;
-    return fake_stream_launch(function, (int)config->grid[0], config->shared_bytes, params,
-                              config->stream);
+    return fake_stream_launch(function, config, params);
 }
 
 /* The rules of the manual that a caller can break. */
@@ -410,7 +410,6 @@ static CUresult encode(CUtensorMap *encoded, int dtype, uint32_t rank, void *add
                        const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
                        const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
 {
-    (void)promotion;
     FAKE_TRY(fake_driver_in_context("cuTensorMapEncodeTiled"));
     uint32_t element = dtype == CU_TENSOR_F32 ? 4 : dtype == CU_TENSOR_U8 ? 1 : 2;
     uint32_t bytes = box[0] * element;
@@ -421,7 +420,12 @@ static CUresult encode(CUtensorMap *encoded, int dtype, uint32_t rank, void *add
         box[1] > 256 || bytes % 16 || steps[0] != 1 || interleave || fill ||
         (swizzle && bytes > 16u << swizzle))
         return CUDA_ERROR_INVALID_VALUE;
-    memset(encoded, 1, sizeof *encoded);
+    ptx_why why;
+    if (!ptx_map_encode(encoded, dtype, rank, address, sizes, strides, box, steps, interleave,
+                        swizzle, promotion, fill, &why)) {
+        fprintf(stderr, "cuTensorMapEncodeTiled: %s\n", why.text);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     count(&fake.encoded, 1);
     return CUDA_SUCCESS;
 }

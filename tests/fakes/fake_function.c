@@ -94,28 +94,29 @@ static void tell_time(const void *untyped, const imbrexd_block *block)
 static const imx_kernel clock_kernel = { .name = "clock", .cpu = tell_time };
 const imx_kernel fake_signals_kernel = { .name = "signals", .cpu = signals };
 
+#define ROW(name, its_kernel, args)                                                        \
+    {                                                                                      \
+        .prefix = #name, .kernel = &its_kernel, .args_bytes = sizeof(args), .carveout = -1 \
+    }
 static const struct CUfunc_st functions[] = {
-    { "imx_clock", &clock_kernel, sizeof(imx_clock_args), NULL, NULL, false, -1 },
-    { "imx_signals", &fake_signals_kernel, sizeof(imx_signals_args), NULL, NULL, false, -1 },
-    { "imx_gemm", &imx_kernel_gemm, sizeof(imx_gemm_args), NULL, NULL, false, -1 },
-    { "imx_ll", &imx_kernel_ll, sizeof(imx_ll_args), NULL, NULL, false, -1 },
-    { "imx_push", &imx_kernel_push, sizeof(imx_push_args), NULL, NULL, false, -1 },
-    { "imx_reduce", &imx_kernel_reduce, sizeof(imx_reduce_args), NULL, NULL, false, -1 },
-    { "imx_activate", &imx_kernel_activate, sizeof(imx_activate_args), NULL, NULL, false, -1 },
-    { "imx_norm", &imx_kernel_norm, sizeof(imx_norm_args), NULL, NULL, false, -1 },
-    { "imx_gate", &imx_kernel_gate, sizeof(imx_gate_args), NULL, NULL, false, -1 },
-    { "imx_attend", &imx_kernel_attend, sizeof(imx_attend_args), NULL, NULL, false, -1 },
-    { "imx_merge", &imx_kernel_merge, sizeof(imx_merge_args), NULL, NULL, false, -1 },
-    { "imx_route", &imx_kernel_route, sizeof(imx_route_args), NULL, NULL, false, -1 },
-    { "imx_grouped", &imx_kernel_grouped, sizeof(imx_grouped_args), NULL, NULL, false, -1 },
-    { "imx_combine_ll", &imx_kernel_combine_ll, sizeof(imx_combine_ll_args), NULL, NULL, false,
-      -1 },
-    { "imx_dispatch_ll", &imx_kernel_dispatch_ll, sizeof(imx_dispatch_ll_args), NULL, NULL, false,
-      -1 },
-    { "imx_combine_parts", &imx_kernel_combine_parts, sizeof(imx_combine_parts_args), NULL, NULL,
-      false, -1 },
-    { "imx_combine", &imx_kernel_combine, sizeof(imx_combine_args), NULL, NULL, false, -1 },
-    { "imx_dispatch", &imx_kernel_dispatch, sizeof(imx_dispatch_args), NULL, NULL, false, -1 },
+    ROW(imx_clock, clock_kernel, imx_clock_args),
+    ROW(imx_signals, fake_signals_kernel, imx_signals_args),
+    ROW(imx_gemm, imx_kernel_gemm, imx_gemm_args),
+    ROW(imx_ll, imx_kernel_ll, imx_ll_args),
+    ROW(imx_push, imx_kernel_push, imx_push_args),
+    ROW(imx_reduce, imx_kernel_reduce, imx_reduce_args),
+    ROW(imx_activate, imx_kernel_activate, imx_activate_args),
+    ROW(imx_norm, imx_kernel_norm, imx_norm_args),
+    ROW(imx_gate, imx_kernel_gate, imx_gate_args),
+    ROW(imx_attend, imx_kernel_attend, imx_attend_args),
+    ROW(imx_merge, imx_kernel_merge, imx_merge_args),
+    ROW(imx_route, imx_kernel_route, imx_route_args),
+    ROW(imx_grouped, imx_kernel_grouped, imx_grouped_args),
+    ROW(imx_combine_ll, imx_kernel_combine_ll, imx_combine_ll_args),
+    ROW(imx_dispatch_ll, imx_kernel_dispatch_ll, imx_dispatch_ll_args),
+    ROW(imx_combine_parts, imx_kernel_combine_parts, imx_combine_parts_args),
+    ROW(imx_combine, imx_kernel_combine, imx_combine_args),
+    ROW(imx_dispatch, imx_kernel_dispatch, imx_dispatch_args),
 };
 
 enum { CALLERS_MOST = 8 };
@@ -126,8 +127,9 @@ void fake_driver_add_kernel(const char *name, const imbrexd_entry *entry)
 {
     if (caller_count == CALLERS_MOST)
         abort();
-    callers[caller_count++] =
-        (struct CUfunc_st){ name, NULL, entry->args_bytes, NULL, entry, 0, -1 };
+    callers[caller_count++] = (struct CUfunc_st){
+        .prefix = name, .args_bytes = entry->args_bytes, .entry = entry, .carveout = -1
+    };
 }
 
 static const struct CUfunc_st *find_caller(const char *name)
@@ -170,6 +172,21 @@ CUfunction fake_function_make(const char *entry, const imx_trace_room *traces)
     CUfunction function = malloc(sizeof *function);
     *function = *found;
     function->traces = traces;
+    function->carveout = -1;
+    return function;
+}
+
+CUfunction fake_function_compiled(const char *entry, const ptx_module *module)
+{
+    const ptx_function *compiled = ptx_module_function(module, entry);
+    if (!compiled || !compiled->entry)
+        return NULL;
+    CUfunction function = calloc(1, sizeof *function);
+    const struct CUfunc_st *known = find_function(entry);
+    if (known)
+        *function = *known;
+    function->module = module;
+    function->compiled = compiled;
     function->carveout = -1;
     return function;
 }
@@ -220,6 +237,13 @@ static bool read_attributes(const CUlaunchConfig *config, fake_launch *launch)
             return false;
     }
     return launch->cluster > 0 && launch->blocks > 0 && launch->blocks % launch->cluster == 0;
+}
+
+int fake_function_cluster(const CUlaunchConfig *config)
+{
+    fake_launch launch = { .blocks = (int)config->grid[0] };
+    read_attributes(config, &launch);
+    return launch.cluster;
 }
 
 static _Thread_local fake_launch widest;

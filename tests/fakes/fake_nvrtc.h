@@ -7,7 +7,13 @@
 
 #define FAKE_CUBIN "fake cubin of " /* how a cubin begins */
 
+#define FAKE_PTX "// fake ptx\n" /* how one does that is run as it was compiled */
+
 extern const imx_nvrtc_calls fake_nvrtc_calls;
+
+/* From now on the real compiler compiles, to PTX.  folder: where that is kept for the next time, or
+ * "".  false, with imbrex_error(): there is none. */
+bool fake_nvrtc_use_real(const char *folder);
 
 CUresult fake_driver_may_fail(const char *call);        /* it is this one's turn to fail */
 CUresult fake_driver_in_context(const char *call);      /* the same, and needs a current context */

@@ -4,6 +4,7 @@
 #include "fake_stream.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +61,8 @@ typedef struct op {
     imbrexd_watch watch;
     imbrexd_team team; /* of a caller's kernel */
     size_t shared_bytes;
-    _Alignas(16) char args[1024];
+    int threads, cluster; /* of a kernel that was compiled */
+    _Alignas(64) char args[PTX_PARAM_BYTES];
 } op;
 
 typedef struct op_list {
@@ -71,7 +73,7 @@ struct CUstream_st {
     pthread_t thread;
     pthread_cond_t given, idle; /* an operation or `stop`; neither an operation nor busy */
     op_list list;
-    bool busy, stop;
+    bool busy, stop, failed; /* failed: a kernel has */
     int gpu;
     imbrexd_watch watch; /* of the last kernel; rank's abort word says whether the group failed */
     fake_graph *graph;   /* it is being captured into */
@@ -132,6 +134,26 @@ static void *run_block(void *arg)
     }
     free(scratch);
     return NULL;
+}
+
+/* As it was compiled.  What it does wrong ends it, and its stream says so from then on. */
+static bool run_compiled(const op *o, int gpu)
+{
+    char why[512];
+    ptx_launch launch = {
+        .module = o->function->module,
+        .function = o->function->compiled,
+        .params = o->args,
+        .blocks = o->blocks,
+        .threads = o->threads,
+        .cluster = o->cluster,
+        .shared_bytes = o->shared_bytes,
+        .gpu = gpu,
+    };
+    bool ok = ptx_run(&launch, why);
+    if (!ok)
+        fprintf(stderr, "%s\n", why);
+    return ok;
 }
 
 /* All blocks at once, as on a GPU: they may wait for what other ranks' blocks do. */
@@ -207,6 +229,7 @@ static void perform(CUstream stream, op *o)
         return;
     }
     int gpu = stream->gpu;
+    bool failed = false;
     if (gpu >= 0)
         take_room(o, gpu);
     pthread_mutex_unlock(&lock);
@@ -220,9 +243,12 @@ static void perform(CUstream stream, op *o)
         memcpy(o->to, o->from, o->bytes);
     else if (o->kind == SET)
         memset(o->to, o->value, o->bytes);
+    else if (o->function->compiled)
+        failed = !run_compiled(o, gpu);
     else
         run_kernel(o);
     pthread_mutex_lock(&lock);
+    stream->failed |= failed;
     if (gpu >= 0 && holds(o, gpu)) {
         held[gpu] -= holds(o, gpu);
         pthread_cond_broadcast(&room);
@@ -280,7 +306,7 @@ static CUstream real(CUstream named)
 /* With the lock held. */
 static CUresult put(CUstream stream, const op *from)
 {
-    op *o = aligned_alloc(16, imx_align(sizeof *o, 16));
+    op *o = aligned_alloc(64, imx_align(sizeof *o, 64));
     *o = *from;
     if (o->event)
         o->event->refs++;
@@ -318,15 +344,29 @@ CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream)
     return put_locked(stream, &(op){ .kind = SET, .to = at, .value = value, .bytes = bytes });
 }
 
-CUresult fake_stream_launch(CUfunction function, int blocks, size_t shared_bytes, void **params,
-                            CUstream stream)
+/* A compiled kernel says itself where its parameters lie. */
+static void take_params(const ptx_function *compiled, void **params, op *o)
 {
-    op o = { .kind = LAUNCH, .function = function, .blocks = blocks, .shared_bytes = shared_bytes };
-    o.blocks += fake_function_args(function, params[0], o.args);
-    if (function->entry)
+    for (int i = 0; i < compiled->param_count; i++)
+        memcpy(o->args + compiled->params[i].at, params[i], compiled->params[i].bytes);
+}
+
+CUresult fake_stream_launch(CUfunction function, const CUlaunchConfig *config, void **params)
+{
+    op o = { .kind = LAUNCH,
+             .function = function,
+             .blocks = (int)config->grid[0],
+             .threads = (int)config->block[0],
+             .cluster = fake_function_cluster(config),
+             .shared_bytes = config->shared_bytes };
+    if (function->compiled)
+        take_params(function->compiled, params, &o);
+    else
+        o.blocks += fake_function_args(function, params[0], o.args);
+    if (!function->kernel)
         memcpy(&o.team, params[1], sizeof o.team);
-    memcpy(&o.watch, function->entry ? &o.team.watch : params[1], sizeof o.watch);
-    return put_locked(stream, &o);
+    memcpy(&o.watch, function->kernel ? params[1] : &o.team.watch, sizeof o.watch);
+    return put_locked(config->stream, &o);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -375,8 +415,11 @@ CUresult fake_stream_sync(CUstream named)
     bool captured = stream->graph != NULL;
     while (!captured && (stream->list.first || stream->busy))
         pthread_cond_wait(&stream->idle, &lock);
+    bool failed = stream->failed;
     pthread_mutex_unlock(&lock);
-    return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+    return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+           : failed ? CUDA_ERROR_LAUNCH_FAILED
+                    : CUDA_SUCCESS;
 }
 
 CUresult fake_stream_capture(CUstream named, int *state, uint64_t *number, void **graph,

@@ -22,7 +22,6 @@ CUresult fake_stream_copy(void *to, const void *from, size_t bytes, CUstream str
 CUresult fake_stream_call(CUstream stream, void (*fn)(void *arg), void *arg);
 CUresult fake_stream_set(void *at, int value, size_t bytes, CUstream stream);
 
-CUresult fake_stream_launch(CUfunction function, int blocks, size_t shared_bytes, void **params,
-                            CUstream stream);
+CUresult fake_stream_launch(CUfunction function, const CUlaunchConfig *config, void **params);
 
 #endif /* FAKE_STREAM_H */

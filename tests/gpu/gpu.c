@@ -17,6 +17,7 @@
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/driver.h"
 #include "fake_driver.h"
+#include "fake_nvrtc.h"
 
 enum { SKIPPED = 77, GPUS_MOST = 8 };
 
@@ -163,6 +164,11 @@ static void install_fake(const char *gpus)
     fake_driver_install(atoi(gpus));
     fake_driver_set(CU_MULTIPROCESSOR_COUNT, 48); /* as many as the cases ask for, of two ranks */
     all.fake = true;
+    const char *kept = getenv("IMBREX_FAKE_PTX");
+    if (kept && *kept && !fake_nvrtc_use_real(strchr(kept, '/') ? kept : "")) {
+        printf("skipped: %s\n", imbrex_error());
+        exit(SKIPPED);
+    }
 }
 
 void gpu_begin(int argc, char **argv)

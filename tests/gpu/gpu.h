@@ -10,7 +10,8 @@
  *
  * A word on the command line is looked for in the names of cases: only those that have it run.
  * IMBREX_FAKE_GPUS=n stands in n GPUs of the fake driver, so that the tests themselves are tested
- * where there is no GPU. */
+ * where there is no GPU.  With IMBREX_FAKE_PTX=FOLDER these run the kernels that the real compiler
+ * makes, instruction by instruction; the folder keeps what it has made (1: nothing is kept). */
 #ifndef GPU_H
 #define GPU_H
 
