@@ -345,14 +345,14 @@ static void bootstraps(void **state)
         imbrex_status want;
         const char *says;
     } cases[] = {
-        { { 2, 2, no_swap, NULL, { 0 } }, IMBREX_INVALID, "desc.bootstrap says rank 2 of 2" },
-        { { -1, 2, no_swap, NULL, { 0 } }, IMBREX_INVALID, "desc.bootstrap says rank -1 of 2" },
-        { { 0, 0, no_swap, NULL, { 0 } }, IMBREX_INVALID, "desc.bootstrap says rank 0 of 0" },
-        { { 0, 2, NULL, NULL, { 0 } }, IMBREX_INVALID, "desc.bootstrap.allgather is NULL" },
-        { { 0, 2, no_swap, NULL, { 0, 1 } },
+        { { 2, 2, no_swap, NULL, 0, { 0 } }, IMBREX_INVALID, "desc.bootstrap says rank 2 of 2" },
+        { { -1, 2, no_swap, NULL, 0, { 0 } }, IMBREX_INVALID, "desc.bootstrap says rank -1 of 2" },
+        { { 0, 0, no_swap, NULL, 0, { 0 } }, IMBREX_INVALID, "desc.bootstrap says rank 0 of 0" },
+        { { 0, 2, NULL, NULL, 0, { 0 } }, IMBREX_INVALID, "desc.bootstrap.allgather is NULL" },
+        { { 0, 2, no_swap, NULL, 0, { 1 } },
           IMBREX_UNSUPPORTED,
           "desc.bootstrap.reserved is not 0" },
-        { { 0, 2, no_swap, NULL, { 0 } }, IMBREX_PEER, "allgather returned 42 on rank 0" },
+        { { 0, 2, no_swap, NULL, 0, { 0 } }, IMBREX_PEER, "allgather returned 42 on rank 0" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         imbrex_group *group;
