@@ -223,7 +223,7 @@ static bool make_weights(const mlp_source *q, mlp_model *m, st_error *error)
     m->after.eps = 1e-6;
     if (q->norm)
         m->after.gamma = matrix_random(SEED_GAMMA, 1, sizes[0], 1);
-    m->activation_from = q->activation ? "--activation" : "--shape";
+    m->activation_from = q->activation ? "--activation" : "made-up weights";
     if (q->activation)
         m->weights.activation = (imbrex_activation_kind)options_index(
             mlp_config_activations, MLP_CONFIG_ACTIVATIONS, q->activation);

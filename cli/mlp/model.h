@@ -172,7 +172,7 @@ typedef struct mlp_model {
     imbrex_dtype dtype;            /* to compute in */
     char name[200];                /* for people */
     char prefix[MLP_LAYER_PREFIX]; /* of the layer's tensors */
-    const char *activation_from;   /* "config.json", "--activation", or NULL: assumed */
+    const char *activation_from;   /* "config.json", "--activation" or so; NULL: assumed */
 } mlp_model;
 
 /* "HIDDEN,FFN": whether they are such. */
