@@ -13,7 +13,9 @@
 #include "base/source.h"
 #include "compile_pairs.h"
 
-enum { JOBS_MOST = 640, WORKERS_MOST = 16 };
+enum { JOBS_MOST = 2000, WORKERS_MOST = 16 };
+
+const char *compile_jobs_part = "";
 
 static compile_job jobs[JOBS_MOST];
 static int job_count;
@@ -127,18 +129,10 @@ static bool compiles(const imx_folder *kept, const compile_job *j)
     return lean;
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
-
-/* They are most of the kernels and of the time, and their options are parts that little else of
- * the text knows of: tiles, how rows come, where results go. */
-static bool is_product(const compile_job *j)
-{
-    static const char products[] = "kernels/gemm/";
-    return strncmp(j->config.source, products, sizeof products - 1) == 0;
-}
+/* ---- which of them --------------------------------------------------------------------------- */
 
 /* Without what follows from the others. */
-static void without_bytes(const char *options, char own[sizeof jobs->config.options])
+static void without_bytes(const char *options, char *own)
 {
     static const char word[] = "-DIMX_SHARED_BYTES=";
     const char *at = strstr(options, word);
@@ -147,18 +141,24 @@ static void without_bytes(const char *options, char own[sizeof jobs->config.opti
         strcpy(own + (at - options), at + strcspn(at, " "));
 }
 
-/* Of the products by one text for one kind of GPU, those that show every two options together. */
+static bool is_like(int i, int j)
+{
+    return strcmp(jobs[i].config.source, jobs[j].config.source) == 0;
+}
+
+/* Of the forms of one text, those that show every two options together, the kind of GPU being an
+ * option as well: options are parts that little else of the text knows of. */
 static void choose_like(int first)
 {
-    static char own[JOBS_MOST][sizeof jobs->config.options];
+    static char own[JOBS_MOST][40 + sizeof jobs->config.options];
     const char *options[JOBS_MOST] = { 0 };
     bool chosen[JOBS_MOST];
     int numbers[JOBS_MOST], count = 0;
     for (int i = first; i < job_count; i++) {
-        if (jobs[i].arch != jobs[first].arch ||
-            strcmp(jobs[i].config.source, jobs[first].config.source) != 0)
+        if (!is_like(i, first))
             continue;
-        without_bytes(jobs[i].config.options, own[count]);
+        int bytes = sprintf(own[count], "sm=%d,%zu ", jobs[i].arch, jobs[i].shared_most);
+        without_bytes(jobs[i].config.options, own[count] + bytes);
         options[count] = own[count];
         numbers[count++] = i;
     }
@@ -167,14 +167,21 @@ static void choose_like(int first)
         left_out[numbers[i]] = !chosen[i];
 }
 
-static bool is_first_of_its_kind(int job)
+static bool is_first_of_its_text(int job)
 {
-    for (int i = 0; i < job; i++) {
-        if (jobs[i].arch == jobs[job].arch &&
-            strcmp(jobs[i].config.source, jobs[job].config.source) == 0)
-            return false;
-    }
-    return true;
+    int first = 0;
+    while (!is_like(first, job))
+        first++;
+    return first == job;
+}
+
+/* How many before it are chosen, of its text for its kind of GPU. */
+static int count_chosen_before(int job)
+{
+    int count = 0;
+    for (int i = 0; i < job; i++)
+        count += !left_out[i] && jobs[i].arch == jobs[job].arch && is_like(i, job);
+    return count;
 }
 
 /* In a quick run one of four of all, but of no text none. */
@@ -182,12 +189,12 @@ static int choose(void)
 {
     int count = 0;
     for (int i = 0; i < job_count; i++) {
-        if (is_product(&jobs[i]) && is_first_of_its_kind(i))
+        if (is_first_of_its_text(i))
             choose_like(i);
     }
-    for (int i = 0; i < job_count; i++) {
-        if (getenv("IMBREX_TEST_QUICK"))
-            left_out[i] |= i % 4 && !is_first_of_its_kind(i);
+    for (int i = job_count - 1; i >= 0; i--) {
+        left_out[i] |= getenv("IMBREX_TEST_QUICK") && count_chosen_before(i) % 4;
+        left_out[i] |= !strstr(jobs[i].config.source, compile_jobs_part);
         count += !left_out[i];
     }
     return count;
@@ -195,13 +202,25 @@ static int choose(void)
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
+/* Where reports are kept: with all that tests keep, or for one by hand at the same place. */
+static imx_folder reports(void)
+{
+    const char *folder = getenv("IMBREX_CACHE_DIR");
+    char beside[4096] = "";
+    imx_folder kept = { 0 };
+    if (!folder && readlink("/proc/self/exe", beside, sizeof beside - sizeof "cache") > 0) {
+        strcpy(strrchr(beside, '/') + 1, "cache");
+        folder = beside;
+    }
+    if (folder)
+        imx_folder_find(folder, &kept);
+    return kept;
+}
+
 /* Takes jobs until there are none; returns how many failed, at most 99. */
 static int work(int *next)
 {
-    imx_folder kept = { 0 };
-    const char *folder = getenv("IMBREX_CACHE_DIR");
-    if (folder) /* else by hand, and nothing is kept */
-        imx_folder_find(folder, &kept);
+    imx_folder kept = reports();
     int failed = 0, i;
     while ((i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < job_count)
         failed += !left_out[i] && !compiles(&kept, &jobs[i]);

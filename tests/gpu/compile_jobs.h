@@ -17,9 +17,11 @@ compile_job *compile_jobs_add(const imx_cuda_config *config, int arch, size_t sh
 
 int compile_jobs_count(void);
 
-/* Compiles them, by a process a core, of products enough to see every two options together, and
+extern const char *compile_jobs_part; /* of texts with that in their names only */
+
+/* Compiles of them, by a process a core, enough to see every two options of a text together, and
  * says on stderr what is wrong; how many processes found something.  The compiler's reports are
- * kept in IMBREX_CACHE_DIR. */
+ * kept in IMBREX_CACHE_DIR, or beside the program. */
 int compile_jobs_run(void);
 
 #endif /* COMPILE_JOBS_H */

@@ -6,9 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS_MOST = 256, WORD_BYTES = 48, FORM_WORDS_MOST = 64 };
+enum { WORDS_MOST = 256, WORD_BYTES = 48 };
 
 /* An option is 2 * word where a form has the word, and one more where it lacks it. */
+typedef struct form {
+    int options[WORDS_MOST], count;
+} form;
+
 typedef struct pairs {
     char words[WORDS_MOST][WORD_BYTES];
     int count;
@@ -35,64 +39,76 @@ static int number_of(pairs *p, const char *word, int bytes)
     return p->count++;
 }
 
-/* The words of a form, and how many. */
-static int words_of(pairs *p, const char *form, int words[FORM_WORDS_MOST])
+/* Says which words the text has; those that no form had before become known.  The empty one has
+ * every form, so that of forms without options one is chosen. */
+static void find_words(pairs *p, const char *text, bool has[WORDS_MOST])
+{
+    memset(has, 0, WORDS_MOST * sizeof *has);
+    has[number_of(p, "", 0)] = true;
+    while (*(text += strspn(text, " "))) {
+        int bytes = (int)strcspn(text, " ");
+        has[number_of(p, text, bytes)] = true;
+        text += bytes;
+    }
+}
+
+/* All words are known. */
+static form read_form(pairs *p, const char *text)
+{
+    bool has[WORDS_MOST];
+    form f = { .count = 0 };
+    find_words(p, text, has);
+    for (int i = 0; i < p->count; i++) {
+        if (has[i] || !strchr(p->words[i], '='))
+            f.options[f.count++] = 2 * i + !has[i];
+    }
+    return f;
+}
+
+/* How many pairs of the form's options were in none before. */
+static int count_new(const pairs *p, const form *f)
 {
     int count = 0;
-    while (*(form += strspn(form, " "))) {
-        int bytes = (int)strcspn(form, " ");
-        if (count == FORM_WORDS_MOST)
-            give_up(form);
-        words[count++] = number_of(p, form, bytes);
-        form += bytes;
+    for (int i = 0; i < f->count; i++) {
+        for (int j = 0; j <= i; j++)
+            count += !p->seen[f->options[i]][f->options[j]];
     }
     return count;
 }
 
-static bool is_among(const int *words, int count, int word)
+static void see(pairs *p, const form *f)
 {
-    while (count-- > 0) {
-        if (words[count] == word)
-            return true;
+    for (int i = 0; i < f->count; i++) {
+        for (int j = 0; j <= i; j++)
+            p->seen[f->options[i]][f->options[j]] = true;
     }
-    return false;
-}
-
-/* Whether the form has two options that were not together before; now they are. */
-static bool adds(pairs *p, const char *form)
-{
-    int words[FORM_WORDS_MOST], count = words_of(p, form, words);
-    int options[WORDS_MOST], number = 0;
-    for (int i = 0; i < p->count; i++) {
-        bool has = is_among(words, count, i);
-        if (has || !strchr(p->words[i], '='))
-            options[number++] = 2 * i + !has;
-    }
-    bool new = false;
-    for (int i = 0; i < number; i++) {
-        for (int j = 0; j <= i; j++) {
-            new |= !p->seen[options[i]][options[j]];
-            p->seen[options[i]][options[j]] = true;
-        }
-    }
-    return new;
 }
 
 void compile_pairs_choose(const char *const *options, int count, bool *chosen)
 {
     pairs *p = calloc(1, sizeof *p);
-    int ignored[FORM_WORDS_MOST], most = 0;
-    if (!p)
+    form *forms = calloc((size_t)count + 1, sizeof *forms);
+    bool ignored[WORDS_MOST];
+    if (!p || !forms)
         give_up("memory");
-    for (int i = 0; i < count; i++) {
-        int words = words_of(p, options[i], ignored);
-        most = words > most ? words : most;
-    }
-    for (int words = most; words >= 0; words--) {
+    for (int i = 0; i < count; i++)
+        find_words(p, options[i], ignored);
+    for (int i = 0; i < count; i++)
+        forms[i] = read_form(p, options[i]);
+    memset(chosen, 0, (size_t)count * sizeof *chosen);
+    for (int most = 1; most > 0;) {
+        int best = 0;
+        most = 0;
         for (int i = 0; i < count; i++) {
-            if (words_of(p, options[i], ignored) == words)
-                chosen[i] = adds(p, options[i]);
+            int new = chosen[i] ? 0 : count_new(p, &forms[i]);
+            if (new > most)
+                most = new, best = i;
+        }
+        if (most > 0) {
+            chosen[best] = true;
+            see(p, &forms[best]);
         }
     }
+    free(forms);
     free(p);
 }

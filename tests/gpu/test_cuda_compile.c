@@ -1,8 +1,7 @@
-/* test_cuda_compile.c - every kernel of the table, in the configurations that it can choose, goes
- * through the real compiler, where there is one: no GPU is needed.  Of products' configurations
- * every two options are seen together.  Registers that spill, local memory and too much shared
- * memory are failures.  The compiler's report on a text and its options is kept in the build
- * folder, so that only what has changed is compiled again. */
+/* test_cuda_compile.c [PART] - every kernel of the table, in the configurations that it can choose,
+ * goes through the real compiler, where there is one: no GPU is needed.  Of each text's every two
+ * options are seen together.  Registers that spill, local memory and too much shared memory are
+ * failures.  What has not changed is not compiled again.  PART: of texts so named, as kernels/ll/. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -561,7 +560,7 @@ static void errors_name_file_and_line(void **state)
         fail_msg("no \"%s\" in: %s", expected, imbrex_error());
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm),
@@ -591,6 +590,7 @@ int main(void)
     };
     limit_s *= 15; /* two hundred kernels */
     const char *file = getenv("IMBREX_NVRTC");
+    compile_jobs_part = argc > 1 ? argv[1] : "";
     if (imx_nvrtc_open(file ? file : "") != IMBREX_OK) {
         printf("skipped: %s\n", imbrex_error());
         return SKIP;
