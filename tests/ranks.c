@@ -121,7 +121,7 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-enum { PATIENCE_S = 200 }; /* with a child that does a whole table of cases, on a busy machine */
+enum { PATIENCE_S = 250 }; /* with a child that does a whole table of cases, on a busy machine */
 
 /* The child's wait status.  A stopped child does not hear its alarm: whoever outlives all patience
  * is killed. */

@@ -588,7 +588,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(all_compile_and_are_lean),
     };
-    limit_s *= 15; /* two hundred kernels */
+    limit_s *= 5; /* three hundred kernels */
     const char *file = getenv("IMBREX_NVRTC");
     compile_jobs_part = argc > 1 ? argv[1] : "";
     if (imx_nvrtc_open(file ? file : "") != IMBREX_OK) {
