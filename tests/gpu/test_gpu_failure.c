@@ -127,7 +127,7 @@ static int check_story(imbrex_status status, int64_t took_ms)
     const char *how = fates[shared->fate];
     char who[32], what[32];
     snprintf(who, sizeof who, "rank %d", VICTIM);
-    snprintf(what, sizeof what, "waited %d ms for", TIMEOUT_MS);
+    snprintf(what, sizeof what, "waited %lld ms for", (long long)patient(TIMEOUT_MS));
     if (shared->fate == KILLED)
         strcpy(what, "ended without");
     RANK_CHECK(status == IMBREX_PEER || status == IMBREX_TIMEOUT, "%s %s, %s: %s: %s", c->op,
@@ -135,7 +135,7 @@ static int check_story(imbrex_status status, int64_t took_ms)
     RANK_CHECK(strstr(imbrex_error(), who) && strstr(imbrex_error(), what),
                "%s %s, %s: '%s', want %s and %s", c->op, c->algorithm, how, imbrex_error(), who,
                what);
-    RANK_CHECK(took_ms <= TIMEOUT_MS + patient(1000), "%s %s, %s: heard of it after %lld ms", c->op,
+    RANK_CHECK(took_ms <= patient(TIMEOUT_MS + 1000), "%s %s, %s: heard of it after %lld ms", c->op,
                c->algorithm, how, (long long)took_ms);
     return 0;
 }
@@ -213,7 +213,7 @@ static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 {
     troupe t = { 0 };
     (void)ctx;
-    if (gather(&t, bootstrap, rank, TIMEOUT_MS))
+    if (gather(&t, bootstrap, rank, patient(TIMEOUT_MS)))
         return 1;
     RANK_OK(enqueue(&t, 1));
     RANK_OK(imbrex_barrier(t.group, NULL));
