@@ -239,7 +239,7 @@ static void load(const uint16_t *from, uint64_t rows, uint64_t cols, int32_t x, 
 {
     _Alignas(64) unsigned char map[128];
     uint64_t sizes[] = { cols, rows }, strides[] = { 2 * cols };
-    uint32_t box[] = { 64, box_rows }, steps[] = { 1, 1 }, bytes;
+    uint32_t box[] = { 64, box_rows }, steps[] = { 1, 1 }, bytes = 0;
     ptx_why why;
     if (!ptx_map_encode(map, 9, 2, from, sizes, strides, box, steps, 0, 3, 2, 0, &why) ||
         !ptx_map_load(map, 2, (int32_t[]){ x, y }, NULL, &shared, to, &bytes, &why))
