@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fake_crew.h"
 #include "fake_driver.h"
 #include "fake_function.h"
 #include "fake_memory.h"
@@ -103,23 +104,16 @@ static void event_drop(CUevent event)
         free(event);
 }
 
-typedef struct fake_block {
-    const op *launch;
-    pthread_t thread;
-    int index;
-} fake_block;
-
-static void *run_block(void *arg)
+static void run_block(void *arg, int index)
 {
-    const fake_block *b = arg;
-    const op *o = b->launch;
+    const op *o = arg;
     const imx_kernel *kernel = o->function->kernel;
     size_t bytes = o->shared_bytes;
     if (kernel)
         bytes = kernel->cpu_scratch ? imx_align(kernel->cpu_scratch(o->args), 64) : 0;
     void *scratch = bytes ? aligned_alloc(64, imx_align(bytes, 64)) : NULL;
     imbrexd_block block = {
-        .index = b->index, .count = o->blocks, .watch = &o->watch, .scratch = scratch
+        .index = index, .count = o->blocks, .watch = &o->watch, .scratch = scratch
     };
     const imx_trace_room *traces = o->function->traces;
     int64_t begin_ns = imbrexd_now_ns();
@@ -128,12 +122,11 @@ static void *run_block(void *arg)
     else
         o->function->entry->run(o->args, &o->team, &block);
     if (traces->records) {
-        note(traces, b->index, IMX_TRACE_TILE, 0, begin_ns);
-        note(traces, b->index, IMX_TRACE_PUSH, 1, begin_ns);
-        note(traces, b->index, IMX_TRACE_KERNEL, -1, begin_ns);
+        note(traces, index, IMX_TRACE_TILE, 0, begin_ns);
+        note(traces, index, IMX_TRACE_PUSH, 1, begin_ns);
+        note(traces, index, IMX_TRACE_KERNEL, -1, begin_ns);
     }
     free(scratch);
-    return NULL;
 }
 
 /* As it was compiled.  What it does wrong ends it, and its stream says so from then on. */
@@ -154,24 +147,6 @@ static bool run_compiled(const op *o, int gpu)
     if (!ok)
         fprintf(stderr, "%s\n", why);
     return ok;
-}
-
-/* All blocks at once, as on a GPU: they may wait for what other ranks' blocks do. */
-static void run_kernel(const op *o)
-{
-    fake_block *blocks = calloc((size_t)o->blocks, sizeof *blocks);
-    for (int i = 0; i < o->blocks; i++)
-        blocks[i] = (fake_block){ .launch = o, .index = i };
-    int started = 1;
-    while (started < o->blocks &&
-           pthread_create(&blocks[started].thread, NULL, run_block, &blocks[started]) == 0)
-        started++;
-    if (started < o->blocks)
-        abort(); /* no threads: the test cannot go on */
-    run_block(&blocks[0]);
-    for (int i = 1; i < started; i++)
-        pthread_join(blocks[i].thread, NULL);
-    free(blocks);
 }
 
 /* ---- room on a GPU --------------------------------------------------------------------------- */
@@ -246,7 +221,7 @@ static void perform(CUstream stream, op *o)
     else if (o->function->compiled)
         failed = !run_compiled(o, gpu);
     else
-        run_kernel(o);
+        fake_crew_run(o->blocks, run_block, o); /* at once, as on a GPU: they may wait for others */
     pthread_mutex_lock(&lock);
     stream->failed |= failed;
     if (gpu >= 0 && holds(o, gpu)) {
