@@ -20,7 +20,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import torch_peers as peers  # before torch: it sets variables
+import beside as peers  # before torch: it sets variables
 
 import torch
 import torch.distributed as dist
@@ -148,11 +148,6 @@ class One(peers.Op):
     sets = [()]
 
 
-def relative(have, want):
-    found = ((have.float() - want.float()).norm() / want.float().norm()).item()
-    return found if found == found else float("inf")
-
-
 def ways(all_of_them, options):
     """chosen is among them always: routing is taken from it."""
     asked = options.ways.split(",") if options.ways else all_of_them
@@ -177,7 +172,7 @@ def both(ranks, model, tokens, options):
         pair = routing.fields["row_pair"].long()
         if name != "whole":
             have, rows = c[pair >= 0], layer.inverse[pair[pair >= 0]]
-            off = relative(have, want_up[rows])
+            off = peers.relative(have, want_up[rows])
             if ranks.slowest([off]) > 1e-2:
                 wrong.append("ag_moe " + name)
         routings[name] = routing
@@ -194,7 +189,7 @@ def both(ranks, model, tokens, options):
             continue
         run()
         torch.cuda.synchronize()
-        if name not in ("alone", "whole") and ranks.slowest([relative(c, want)]) > 2e-2:
+        if name not in ("alone", "whole") and ranks.slowest([peers.relative(c, want)]) > 2e-2:
             wrong.append("moe_rs " + name)
         made["moe_rs"][name], plans["moe_rs " + name] = run, plan
     for op, candidates in made.items():
@@ -210,9 +205,7 @@ def both(ranks, model, tokens, options):
             print("    " + plans[op + " chosen"].describe().split("\n")[0][:200], flush=True)
     if ranks.rank == 0 and wrong:
         print("WRONG: " + ", ".join(wrong), flush=True)
-    dist.barrier(group=ranks.blobs)
-    for plan in plans.values():
-        plan.close()
+    peers.close(ranks, plans.values())
     layer.close()
     return bool(wrong)
 
@@ -230,10 +223,7 @@ def main():
         for tokens in options.tokens.split(","):
             wrong |= both(ranks, model, int(tokens), options)
             torch.cuda.empty_cache()
-    dist.barrier(group=ranks.blobs)
-    ranks.imbrex.close()
-    dist.destroy_process_group()
-    sys.exit(1 if wrong else 0)
+    peers.finish(ranks, wrong)
 
 
 if __name__ == "__main__":

@@ -22,22 +22,13 @@ import json
 import os
 import sys
 
-# NVLink multicast stays off, and ranks may have many streams; before torch is imported.
-os.environ.update(NCCL_NVLS_ENABLE="0", TORCH_SYMM_MEM_DISABLE_MULTICAST="1",
-                  NVSHMEM_DISABLE_NVLS="1")
-os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from beside import (Candidate, Op, Ranks, attempt, capture_all, close, difference, empty, finish,
+                    imbrex, measure, normal, sets_for, stream, symmetric, those_that_run)
 
 import torch
 import torch.distributed as dist
-import torch.distributed._symmetric_memory as symm
-
-import imbrex
-
-BYTES_WANTED, SETS_MOST, INNER, GRAPH_CALLS = 256 << 20, 8, 4, 10
-HOLD_CYCLES = 2_000_000  # a millisecond, in which the host gets ahead of the GPU
 
 SHAPES = {
     "ag_gemm": [(4096, 16384, 4096), (8192, 14336, 4096), (8192, 28672, 8192)] +
@@ -47,74 +38,6 @@ SHAPES = {
     "mlp": [(m, n, k) for n, k in ((4096, 14336), (8192, 28672))  # LLaMA-3 8B and 70B
             for m in (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)],
 }
-
-
-class Ranks:
-    """This process among the others."""
-
-    def __init__(self):
-        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.compiles = False  # whether torch.compile is to be used
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(self.device)
-        torch.cuda.set_stream(torch.cuda.Stream())  # NULL, torch's first, is imbrex's own
-        dist.init_process_group("nccl", device_id=self.device)
-        self.name = dist.group.WORLD.group_name
-        self.blobs = dist.new_group(backend="gloo")
-        self.imbrex = imbrex.Group(self.rank, self.world, self.gather,
-                                   device="cuda:%d" % self.device.index)
-
-    def gather(self, blob):
-        everyone = [None] * self.world
-        dist.all_gather_object(everyone, blob, group=self.blobs)
-        return everyone
-
-    def all(self, good):
-        """True if it is on every rank."""
-        flag = torch.tensor([1 if good else 0])
-        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self.blobs)
-        return bool(flag.item())
-
-    def slowest(self, times):
-        times = torch.tensor(times, dtype=torch.float64)
-        dist.all_reduce(times, op=dist.ReduceOp.MAX, group=self.blobs)
-        return times.median().item()
-
-    def say(self, *words):
-        if self.rank == 0:
-            print(*words, file=sys.stderr, flush=True)
-
-
-def stream():
-    return torch.cuda.current_stream().cuda_stream
-
-
-def normal(*shape):
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
-
-
-def empty(*shape):
-    return torch.empty(*shape, device="cuda", dtype=torch.bfloat16)
-
-
-def symmetric(ranks, *shape):
-    a = symm.empty(*shape, device=ranks.device, dtype=torch.bfloat16)
-    a.normal_()
-    symm.rendezvous(a, ranks.name)
-    return a
-
-
-class Op:
-    """A way to compute takes one of self.sets.  Its result is what it returns, or else the set's
-    third.  whole: the products alone."""
-    graph_rows = 1024
-    difference_most = 1e-2  # relative, between two orders of summation rounded to bf16
-
-    def peers(self):
-        return {"async_tp": self.async_tp}
-
-    def ours(self, plan):
-        return lambda a, b, c, _: plan.run(a, b, c, stream=stream())
 
 
 class AgGemm(Op):
@@ -258,53 +181,6 @@ class Mlp(Op):
 OPS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "mlp": Mlp}
 
 
-def sets_for(bytes_of_one):
-    return max(1, min(SETS_MOST, -(-BYTES_WANTED // bytes_of_one)))
-
-
-class Candidate:
-    """One way to compute; a call takes the next set of operands."""
-
-    def __init__(self, name, op, compute):
-        self.name, self.op, self.compute, self.calls = name, op, compute, 0
-        self.graph, self.times = None, []
-
-    def call(self):
-        self.compute(*self.op.sets[self.calls % len(self.op.sets)])
-        self.calls += 1
-
-    def result(self):
-        """Of the first set, over NaN."""
-        operands = self.op.sets[0]
-        operands[2].fill_(float("nan"))
-        found = self.compute(*operands)
-        return operands[2] if found is None else found
-
-    def capture(self):
-        """The next GRAPH_CALLS calls as a graph, on the stream that they have run on."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream(),
-                              capture_error_mode="thread_local"):
-            for _ in range(GRAPH_CALLS):
-                self.call()
-        self.graph = graph
-
-    def time_once(self, ranks):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        dist.barrier(group=ranks.blobs)
-        torch.cuda._sleep(HOLD_CYCLES)
-        ranks.imbrex.barrier(stream())
-        begin.record()
-        if self.graph:
-            self.graph.replay()
-        else:
-            for _ in range(INNER):
-                self.call()
-        end.record()
-        torch.cuda.synchronize()
-        return begin.elapsed_time(end) * 1e3 / (GRAPH_CALLS if self.graph else INNER)
-
-
 def make(ranks, op, algorithms, async_tp):
     found = [Candidate("cublas", op, op.whole), Candidate("nccl+cublas", op, op.nccl)]
     found += [Candidate(name, op, compute) for name, compute in op.peers().items()
@@ -322,63 +198,6 @@ def make(ranks, op, algorithms, async_tp):
     return found, plans
 
 
-def difference(theirs, candidate):
-    """Relative, between a result and that of nccl+cublas."""
-    ours = candidate.result().float()
-    torch.cuda.synchronize()
-    relative = ((ours - theirs).norm() / theirs.norm()).item()
-    return relative if relative == relative else float("inf")
-
-
-def reasons(failure):
-    """All that was said, the first cause first: a capture that breaks off has its own word last."""
-    said = []
-    while failure:
-        said.insert(0, str(failure) or type(failure).__name__)
-        failure = failure.__cause__ or failure.__context__
-    return "; then ".join(said)
-
-
-def attempt(ranks, name, what, action):
-    """False, on all ranks, if it fails on one."""
-    good = True
-    try:
-        action()
-        torch.cuda.synchronize()
-    except Exception as failure:
-        good = False
-        print("rank %d: %s cannot be %s: %s" % (ranks.rank, name, what, reasons(failure)),
-              file=sys.stderr, flush=True)
-    return ranks.all(good)
-
-
-def warm(candidate, times):
-    for _ in range(times):
-        candidate.call()
-
-
-def those_that_run(ranks, candidates, times):
-    return [c for c in candidates if attempt(ranks, c.name, "run", lambda c=c: warm(c, times))]
-
-
-def capture_all(ranks, candidates):
-    """Those that can still be timed, if need be without a graph."""
-    eager = [c for c in candidates if not attempt(ranks, c.name, "captured", c.capture)]
-    for c in eager:  # also where it is this rank's peer that could not
-        c.graph = None
-    lost = [c for c in eager if c not in those_that_run(ranks, eager, 1)]
-    return [c for c in candidates if c not in lost]
-
-
-def measure(ranks, able, rounds):
-    for i in range(-3, rounds):
-        for c in able:
-            us = c.time_once(ranks)
-            if i >= 0:
-                c.times.append(us)
-    return {c.name: ranks.slowest(c.times) for c in able}
-
-
 def time_shape(ranks, name, shape, options):
     m, n, k = shape
     op = OPS[name](ranks, m, n, k)
@@ -394,9 +213,7 @@ def time_shape(ranks, name, shape, options):
         able = capture_all(ranks, able)
     us = measure(ranks, able, options.rounds)
     words = {who: plan.describe() for who, plan in plans.items()}
-    dist.barrier(group=ranks.blobs)
-    for plan in plans.values():
-        plan.close()
+    close(ranks, plans.values())
     base = us.get("cublas", float("nan"))
     return {"op": name, "ranks": ranks.world, "m": m, "n": n, "k": k, "dtype": "bf16",
             "graph": graph, "eager": [c.name for c in able if graph and not c.graph],
@@ -461,11 +278,7 @@ def main():
                 torch.cuda.empty_cache()
         if ranks.rank == 0 and options.json != "-":
             table(rows)
-    wrong = any(row["wrong"] for row in rows)
-    dist.barrier(group=ranks.blobs)
-    ranks.imbrex.close()
-    dist.destroy_process_group()
-    sys.exit(1 if wrong else 0)
+    finish(ranks, any(row["wrong"] for row in rows))
 
 
 if __name__ == "__main__":

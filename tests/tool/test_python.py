@@ -1,10 +1,5 @@
-"""python/imbrex on CPU ranks: operators against NumPy, a caller's own bootstrap, and errors; and
-what of bench/peers/torch_peers.py runs without PyTorch."""
-import contextlib
+"""python/imbrex on CPU ranks: operators against NumPy, a caller's own bootstrap, and errors."""
 import ctypes
-import functools
-import importlib.util
-import io
 import os
 import pickle
 import subprocess
@@ -463,107 +458,6 @@ class Python(unittest.TestCase):
             "ag_moe": moe, "moe_rs": moe, "dispatch": out, "combine": out,
             "merge_states": (112, 200), "flash_decode": (112, 200)})
         self.assertEqual(library.OPS["ag_gemm"].Desc.m_least.offset, 48)
-
-
-class TorchPeers(unittest.TestCase):
-    """bench/peers/torch_peers.py as far as it goes without PyTorch."""
-
-    def setUp(self):
-        names = ("torch", "torch.distributed", "torch.distributed._symmetric_memory")
-        modules = {name: types.ModuleType(name) for name in names}
-        modules["torch"].distributed = modules["torch.distributed"]
-        modules["torch.distributed"]._symmetric_memory = modules[names[2]]
-        path = os.path.join(SOURCE, "bench", "peers", "torch_peers.py")
-        spec = importlib.util.spec_from_file_location("torch_peers", path)
-        self.peers = importlib.util.module_from_spec(spec)
-        with mock.patch.dict(sys.modules, modules), mock.patch.dict(os.environ):
-            spec.loader.exec_module(self.peers)
-            self.environment = dict(os.environ)
-
-    def test_multicast_is_off(self):
-        for name, value in (("NCCL_NVLS_ENABLE", "0"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
-                            ("NVSHMEM_DISABLE_NVLS", "1")):
-            self.assertEqual(self.environment[name], value)
-
-    def test_shapes(self):
-        of = self.peers.shapes_of
-        self.assertEqual(of("1,2,3; gemm_rs:4,5,6", "ag_gemm"), [(1, 2, 3)])
-        self.assertEqual(of("1,2,3;gemm_rs:4,5,6", "gemm_rs"), [(1, 2, 3), (4, 5, 6)])
-        self.assertIn((8192, 28672, 8192), of(None, "ag_gemm"))
-        self.assertIn((16384, 8192, 28672), of(None, "mlp"))
-
-    def test_sets_exceed_a_cache_or_are_one(self):
-        self.assertEqual(self.peers.sets_for(1), 8)
-        self.assertEqual(self.peers.sets_for(100 << 20), 3)
-        self.assertEqual(self.peers.sets_for(1 << 30), 1)
-
-    def test_table(self):
-        row = {"op": "ag_gemm", "m": 16, "n": 32, "k": 8, "us": {"cublas": 10, "imbrex": 11},
-               "over": {"cublas": 1, "imbrex": 1.1}, "graph": True, "wrong": []}
-        other = dict(row, us={"cublas": 10, "nccl+cublas": 20},
-                     over={"cublas": 1, "nccl+cublas": 2}, graph=False, wrong=["imbrex"])
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            self.peers.table([row, other])
-        words = [line.split() for line in out.getvalue().splitlines()]
-        self.assertEqual(words[0], ["m", "n", "k", "cublas", "us", "imbrex", "nccl+cublas"])
-        self.assertEqual(words[1][4:], ["10.0", "11.0", "(1.100)", "-", "graph"])
-        self.assertEqual(words[2][4:], ["10.0", "-", "20.0", "(2.000)", "WRONG:", "imbrex"])
-
-    def test_who_cannot_be_captured_is_timed_without_and_named(self):
-        def fail():
-            raise imbrex.Error("IMBREX_INVALID", "no capture")
-
-        def break_off():
-            try:
-                fail()
-            except imbrex.Error:
-                raise RuntimeError("the capture was broken off")
-
-        def candidate(name, call, capture):
-            return types.SimpleNamespace(name=name, call=call, capture=capture, graph="half")
-        self.peers.torch.cuda = types.SimpleNamespace(synchronize=lambda: None)
-        ranks, said = types.SimpleNamespace(rank=2, all=lambda good: good), io.StringIO()
-        able, eager, lost = (candidate("able", fail, lambda: None),
-                             candidate("eager", lambda: None, break_off),
-                             candidate("lost", fail, break_off))
-        with contextlib.redirect_stderr(said):
-            self.assertEqual(self.peers.capture_all(ranks, [able, eager, lost]), [able, eager])
-        self.assertEqual((able.graph, eager.graph), ("half", None))
-        self.assertIn("rank 2: eager cannot be captured: no capture; then the capture was broken "
-                      "off\n", said.getvalue())
-        row = {"op": "mlp", "m": 16, "n": 32, "k": 8, "us": {"cublas": 10, "eager": 11},
-               "over": {"cublas": 1, "eager": 1.1}, "graph": True, "eager": ["eager"], "wrong": []}
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            self.peers.table([row])
-        self.assertIn("graph, but eager: eager", out.getvalue())
-
-    def test_mlp(self):
-        m, hidden, width = 18, 10, 4
-        x = random(1, m, hidden)
-        weights = [(random(2 + r, 2 * width, hidden), random(9 + r, hidden, width))
-                   for r in range(RANKS)]
-        want = 0
-        for gate_up, down in weights:
-            up = (x @ gate_up.T).astype("d")
-            gate = up[:, :width] / (1 + numpy.exp(-up[:, :width]))
-            want = want + (gate * up[:, width:]) @ down.T
-
-        def work(group, rank):
-            for name in ("ag_gemm", "gemm_rs", "silu_mul"):
-                setattr(group, name, functools.partial(getattr(group, name), dtype="f32"))
-            plan = self.peers.MlpPlan(group, m, hidden, width, None)
-            self.assertIn("ag_gemm m=18 n=8 k=10", plan.describe())
-            self.assertIn("; gemm_rs m=18 n=10 k=4", plan.describe())
-            y, own = numpy.full((m // RANKS, hidden), numpy.nan, "f"), x[rows_of(rank, m)].copy()
-            up, act = numpy.zeros((m, 2 * width), "f"), numpy.zeros((m, width), "f")
-            plan.run(own, weights[rank][0], y, weights[rank][1], up, act, None)
-            group.sync()  # until here all of them have to live
-            plan.close()
-            return y
-        for rank, y in enumerate(on_ranks(work)):
-            numpy.testing.assert_allclose(y, want[rows_of(rank, m)], rtol=0, atol=1e-3)
 
 
 if __name__ == "__main__":
