@@ -9,8 +9,10 @@
  *
  * Each warp loads its own tokens and weighs them for itself, and its loads go on into the next
  * split without a pause.  At a split's end the tile that was weighed last gives its place to the
- * warp's sums; all warps add them, in the warps' order, and the last one counts.  What is complete
- * then is added up over splits by all warps at the block's end. */
+ * warp's sums; the four add them, in the warps' order, and the last one counts.  What is complete
+ * then is added up over splits by a warp behind the four, beside the next splits; what it has not
+ * come to by the block's end, by all.  Of large forms there is no such warp: with it threads have
+ * too few registers (launch.c). */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
@@ -18,7 +20,9 @@
 
 enum {
     TOKENS = 16, /* of a warp's tile */
-    STEP = TOKENS * WARPS,
+    FOUR = 4,    /* warps that attend */
+    HAS_ADDER = WARPS == FOUR + 1,
+    STEP = TOKENS * FOUR,
     EIGHTS = IMX_ROWS / 8,           /* of rows */
     HALF_BYTES = TOKENS * ROW_BYTES, /* k, or v */
     STAGE_BYTES = 2 * HALF_BYTES,
@@ -26,22 +30,49 @@ enum {
     SIXTEENS = IMX_DIM / 16,                                          /* of v's numbers */
     KEEPS_Q = IMX_DIM * EIGHTS <= (__CUDA_ARCH__ >= 900 ? 256 : 128), /* in registers, */
     EARLY_Q = IMX_DIM * EIGHTS <= 128, /* the next split's beside the sums of the one before */
-    PENDING = 32,
-    LAST = WARPS - 1,
+    ROOM = 32,                         /* of splits that have ended and are not added up */
+    LAST = FOUR - 1,
     /* Rows whose sums a warp leaves at once: a tile has room for so many. */
     ROWS_LEFT = STAGE_BYTES / (IMX_DIM * 4) < IMX_ROWS ? STAGE_BYTES / (IMX_DIM * 4) : IMX_ROWS
 };
-static_assert(WARPS == 4 && EIGHTS * 8 == IMX_ROWS && EIGHTS <= 2 && IMX_DIM == IMX_VALUES &&
-                  ROWS_LEFT % 8 == 0,
-              "four warps, of a fragment each");
+static_assert(WARPS == FOUR + HAS_ADDER && EIGHTS * 8 == IMX_ROWS && EIGHTS <= 2 &&
+                  IMX_DIM == IMX_VALUES && ROWS_LEFT % 8 == 0,
+              "rows are of whole fragments");
 
 /* What warps tell each other. */
 struct heads_room {
-    int from[WARPS][IMX_ROWS], to[WARPS][IMX_ROWS]; /* tokens that a row sees, by each for itself */
-    float2 weights[WARPS][IMX_ROWS];                /* largest score, sum of weights */
-    work pending[PENDING];                          /* whose last split this block has ended */
-    int pending_count;
+    int from[FOUR][IMX_ROWS], to[FOUR][IMX_ROWS]; /* tokens that a row sees, by each for itself */
+    float2 weights[FOUR][IMX_ROWS];               /* largest score, sum of weights */
+    work ended[ROOM]; /* whose last split this block has ended, number i at i % ROOM, */
+    uint32_t count;   /* so many, */
+    uint32_t added;   /* and so many are added up */
+    uint32_t over;    /* 1: no more will come */
 };
+
+/* A word of that room, which another warp writes: what it did before comes before what lanes do
+ * from here on. */
+ATTEND_FN uint32_t look_at(const uint32_t *word)
+{
+    uint32_t value = *(const volatile uint32_t *)word;
+    __threadfence_block();
+    return __shfl_sync(ALL, value, 0);
+}
+
+/* A warp writes it. */
+ATTEND_FN void tell(uint32_t *word, uint32_t value)
+{
+    __threadfence_block();
+    __syncwarp();
+    if (threadIdx.x % LANES == 0)
+        *(volatile uint32_t *)word = value;
+    __syncwarp();
+}
+
+/* The four's barrier. */
+ATTEND_FN void meet(void)
+{
+    asm volatile("bar.sync 1, %0;" : : "n"(FOUR * LANES) : "memory");
+}
 
 /* ---- which tokens ---------------------------------------------------------------------------- */
 
@@ -395,7 +426,7 @@ ATTEND_FN void multiply_v(uint32_t tile, const float (&weights)[EIGHTS][4], lane
     }
 }
 
-/* ---- four warps' ----------------------------------------------------------------------------- */
+/* ---- the four's ----------------------------------------------------------------------------- */
 
 ATTEND_FN void add_lanes(lane_sums *s)
 {
@@ -430,23 +461,23 @@ ATTEND_FN void leave(const lane_sums &s, int first, float *sums, heads_room *roo
     }
 }
 
-/* All threads: what the warps have left of those rows, in their order, to the split's part. */
+/* The four: what they have left of those rows, in their order, to the split's part. */
 ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, float *sums,
                         const heads_room *room)
 {
     const int fours = IMX_DIM / 4; /* of a row */
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < ROWS_LEFT * fours; i += IMX_THREADS) {
+    for (int i = (int)threadIdx.x; i < ROWS_LEFT * fours; i += FOUR * LANES) {
         int row = first + i / fours, value = i % fours * 4;
         float most = NONE, sum = 0;
         float4 all = make_float4(0, 0, 0, 0);
         if (row >= rows_of(x, w))
             continue;
 #pragma unroll
-        for (int j = 0; j < WARPS; j++)
+        for (int j = 0; j < FOUR; j++)
             most = fmaxf(most, room->weights[j][row].x);
 #pragma unroll
-        for (int j = 0; j < WARPS; j++) {
+        for (int j = 0; j < FOUR; j++) {
             float2 one = room->weights[j][row];
             float by = weight(one.x, most);
             float4 of = *(const float4 *)left_at(sums + j * (RING_BYTES / 4), row, value);
@@ -463,28 +494,36 @@ ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, floa
     }
 }
 
-/* The last warp, when all threads have stored. */
+/* A warp alone: over splits, of what was ended first and is not added up. */
+ATTEND_FN void add_next(const imx_attend_args &x, heads_room *room)
+{
+    uint32_t next = room->added;
+    const work w = room->ended[next % ROOM];
+#pragma unroll 1
+    for (int row = 0; row < rows_of(x, w); row++)
+        add_row(x, w, row);
+    tell(&room->added, next + 1);
+}
+
+/* The last of the four, when all have stored. */
 ATTEND_FN void count_split(const imx_attend_args &x, const work &w, heads_room *room)
 {
-    if (threadIdx.x % LANES == 0 && has_ended(x, w)) {
-        room->pending[room->pending_count] = w;
-        room->pending_count++;
+    bool first = threadIdx.x % LANES == 0, ended = first && has_ended(x, w);
+    uint32_t count = room->count;
+    if (!__any_sync(ALL, ended))
+        return;
+    while (count - look_at(&room->added) == ROOM) {
+        if (HAS_ADDER)
+            __nanosleep(100);
+        else
+            add_next(x, room);
     }
-    __syncwarp();
+    if (first)
+        room->ended[count % ROOM] = w;
+    tell(&room->count, count + 1);
 }
 
-/* All threads: adds up what this block has ended. */
-ATTEND_FN void add_pending(const imx_attend_args &x, heads_room *room)
-{
-    for (int i = 0; i < room->pending_count; i++)
-        for (int row = (int)threadIdx.x / LANES; row < rows_of(x, room->pending[i]); row += WARPS)
-            add_row(x, room->pending[i], row);
-    __syncthreads();
-    if (threadIdx.x == LAST * LANES)
-        room->pending_count = 0;
-}
-
-/* All threads, when they have weighed their tokens of w; free: the first warp's tile that is to be
+/* The four, when they have weighed their tokens of w; free: the first warp's tile that is to be
  * loaded next. */
 ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, float *free,
                          heads_room *room)
@@ -494,17 +533,37 @@ ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own
 #pragma unroll
     for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
         if (first)
-            __syncthreads();
+            meet();
         leave(*own, first, free + warp * (RING_BYTES / 4), room);
-        __syncthreads();
+        meet();
         put_sums(x, w, first, free, room);
     }
-    bool full = room->pending_count == PENDING; /* it grows behind this barrier alone */
-    __syncthreads();
-    if (full)
-        add_pending(x, room);
+    meet();
     if (warp == LAST)
         count_split(x, w, room);
+}
+
+/* ---- over splits ----------------------------------------------------------------------------- */
+
+/* The warp behind the four: what they end, until they tell that it is over. */
+ATTEND_FN void add_beside(const imx_attend_args &x, heads_room *room)
+{
+    while (!look_at(&room->over)) {
+        if (look_at(&room->count) == room->added)
+            __nanosleep(200);
+        else
+            add_next(x, room);
+    }
+}
+
+/* All threads, when it is over: the others. */
+ATTEND_FN void add_rest(const imx_attend_args &x, const heads_room *room)
+{
+    for (uint32_t i = room->added; i != room->count; i++) {
+        const work w = room->ended[i % ROOM];
+        for (int row = (int)threadIdx.x / LANES; row < rows_of(x, w); row += WARPS)
+            add_row(x, w, row);
+    }
 }
 
 /* ---- splits ---------------------------------------------------------------------------------- */
@@ -528,10 +587,10 @@ ATTEND_FN void begin_split(const imx_attend_args &x, const items &all, int item,
     }
 }
 
-/* All threads: a block's items of a chunk. */
-ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
+/* The four: its splits. */
+ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watch, const items &all,
+                             heads_room *room)
 {
-    __shared__ heads_room room;
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
     char *rings = (char *)imx_attend_shared;
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(rings) + warp * RING_BYTES;
@@ -543,8 +602,6 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
     l.item = all.next;
     l.together = (places & 15) == 0 && x.page % TOKENS == 0;
     l.apart = (x.heads_first ? 1 : x.kv_heads) * ROW_BYTES;
-    if (threadIdx.x == LAST * LANES)
-        room.pending_count = 0;
     find_tokens(x, all, &l);
     for (int i = 0; i < IMX_STAGES - 1; i++)
         load_tile(x, watch, all, &l, ring + (uint32_t)(i * STAGE_BYTES));
@@ -558,7 +615,7 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
     while (item < all.end) {
         lane_sums own = {};
         if (lane < IMX_ROWS)
-            look(x, w, lane, &room.from[warp][lane], &room.to[warp][lane]);
+            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
 #pragma unroll
         for (int i = 0; i < 2 * EIGHTS; i++)
             own.most[i / 2][i % 2] = NONE;
@@ -569,7 +626,7 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
             uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
             float score[EIGHTS][4] = {};
             multiply_k(tile, q, kept, score);
-            see(x, &room, scale, first, all_see && first + TOKENS <= w.end, score);
+            see(x, room, scale, first, all_see && first + TOKENS <= w.end, score);
             weigh(&own, score);
             multiply_v(tile + HALF_BYTES, score, &own);
             stage = after(stage);
@@ -579,12 +636,28 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
         item += (int)gridDim.x;
         if (EARLY_Q && item < all.end)
             begin_split(x, all, item, &w, &q, kept);
-        end_split(x, ended, &own, (float *)(rings + into * STAGE_BYTES), &room);
+        end_split(x, ended, &own, (float *)(rings + into * STAGE_BYTES), room);
         if (!EARLY_Q && item < all.end)
             begin_split(x, all, item, &w, &q, kept);
     }
+}
+
+/* All threads: a block's items of a chunk. */
+ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
+{
+    __shared__ heads_room room;
+    int warp = (int)threadIdx.x / LANES;
+    if (threadIdx.x == 0)
+        room.count = room.added = room.over = 0;
     __syncthreads();
-    add_pending(x, &room);
+    if (warp < FOUR)
+        attend_splits(x, watch, all, &room);
+    else
+        add_beside(x, &room);
+    if (warp == LAST)
+        tell(&room.over, 1);
+    __syncthreads();
+    add_rest(x, &room);
 }
 
 #endif /* IMX_ATTEND_SM80_TENSOR_CUH */

@@ -47,7 +47,8 @@ ATTEND_FN int length_of(const imx_attend_args &x, int sequence)
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 
-enum { CHUNK = 512, EACH_COUNTS = CHUNK / IMX_THREADS }; /* sequences that are counted together */
+/* Sequences that are counted together: some 500. */
+enum { EACH_COUNTS = (512 + IMX_THREADS - 1) / IMX_THREADS, CHUNK = EACH_COUNTS * IMX_THREADS };
 
 /* upto[i]: splits of sequences `first` up to and with first + i.  Returns all of them. */
 ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch, int first,
