@@ -129,7 +129,8 @@ typedef struct ptx_module {
     int function_count;
     ptx_global *globals;
     int global_count;
-    uint32_t register_bytes, local_bytes;  /* of a warp; of a thread */
+    uint32_t register_bytes, local_bytes; /* of a warp; of a thread */
+    bool lines; /* units of 16 bytes that must arrive together are moved by neighbours */
     uint32_t shared_bytes, dynamic_shared; /* static; where the dynamic begins.  From the base on */
 } ptx_module;
 

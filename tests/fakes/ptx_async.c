@@ -25,7 +25,8 @@ static bool start_copies(ptx_warp *w, const ptx_insn *insn, uint32_t pc, uint32_
         uint32_t to;
         uint64_t at = ptx_listed_address(w, insn, 0, l), from = ptx_listed_address(w, insn, 1, l);
         ptx_block *block = ptx_shared_block(w->block, at, &to);
-        if (block != w->block || from < 65536 || from >> 47) {
+        bool reads = ptx_32(w, insn->c, l) > 0; /* else from may be anywhere */
+        if (block != w->block || (reads && (from < 65536 || from >> 47))) {
             ptx_fault(w, l, pc, "cp.async from %#llx to %#llx, which are not global and shared",
                       (unsigned long long)from, (unsigned long long)at);
             return true;

@@ -198,8 +198,11 @@ void ptx_load(ptx_warp *w, const ptx_insn *insn, uint32_t pc, uint32_t active)
         return;
     for (uint32_t i = 0; i < count; i++)
         to[i] = ptx_place(w, list[i]);
-    for (uint32_t m = active; m; m &= m - 1) {
-        int l = __builtin_ctz(m);
+    /* The last one first, and stores the other way round: a line of 128 bytes is whole if its last
+     * unit is there. */
+    for (uint32_t m = active; m;) {
+        int l = 31 - __builtin_clz(m);
+        m &= ~(1u << l);
         _Alignas(16) unsigned char line[32];
         read_memory(line, at[l], bytes);
         if (insn->bytes == 16)

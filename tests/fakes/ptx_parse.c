@@ -537,8 +537,10 @@ static void finish(reader *r)
         aligned(m->shared_bytes + PTX_SHARED_BASE, m->dynamic_shared ? m->dynamic_shared : 16) -
         PTX_SHARED_BASE;
     for (uint32_t i = 0; i < m->insn_count; i++) {
-        if (m->insns[i].dynamic)
+        const ptx_insn *insn = &m->insns[i];
+        if (insn->dynamic)
             m->insns[i].imm += m->dynamic_shared;
+        m->lines |= (insn->code == PTX_LOAD || insn->code == PTX_STORE) && insn->bytes == 16;
     }
     for (int i = 0; i < r->jump_count; i++) {
         const ptx_function *f = find_function(r, r->jumps[i].name);

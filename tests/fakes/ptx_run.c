@@ -74,6 +74,15 @@ static uint32_t choose(ptx_runner *run, const ptx_warp *w, uint32_t ready, uint3
     return together;
 }
 
+/* On a GPU eight lanes that load a line of 128 bytes do so at once. */
+static uint32_t some_of(ptx_runner *run, uint32_t lanes)
+{
+    uint32_t which = ptx_random(run);
+    for (uint32_t i = 0; run->module->lines && i < 32; i += 8)
+        which = (which & ~(255u << i)) | (which >> i & 1 ? 255u << i : 0);
+    return lanes & which ? lanes & which : lanes;
+}
+
 static int turn_of_warp(ptx_runner *run, ptx_warp *w)
 {
     int steps = 0;
@@ -93,8 +102,8 @@ static int turn_of_warp(ptx_runner *run, ptx_warp *w)
             most = most < 4 * STRETCH ? most : 4 * STRETCH;
         } else {
             lanes = choose(run, w, ready, &pc, &stop);
-            if (stray && (lanes & ptx_random(run)))
-                lanes &= ptx_random(run) | 1u << __builtin_ctz(lanes);
+            if (stray)
+                lanes = some_of(run, lanes);
             most = 1 + (int)(ptx_random(run) % STRETCH);
         }
         bool others = lanes != ready;
