@@ -67,8 +67,8 @@ typedef struct imbrex_moe_desc {
     imbrex_dtype dtype;     /* of a, b and gathered; with E4M3 and E5M2 (b is E4M3 then) b is
                                 [experts here, n, k], and k a multiple of 16 */
     imbrex_layout layout;   /* of each expert's b */
-    const char *algorithm;  /* of ag_moe "copy", "ll", "sequential", of moe_rs "store", "parts",
-                                "ll", "sequential", of both over nodes "hierarchical",
+    const char *algorithm;  /* of ag_moe "copy", "ll", "sequential", of moe_rs "store", "ll",
+                                "sequential", of both over nodes "hierarchical",
                                 "sequential"; NULL: chosen */
     int chunk_rows, sms;    /* as in imbrex_gemm_desc */
     int replicate;          /* 1: tokens are on every rank: a, ids and weights of ag_moe, alike on

@@ -178,9 +178,9 @@ def both(ranks, model, tokens, options):
         routings[name] = routing
         made["ag_moe"][name], plans["ag_moe " + name] = run, plan
     want = layer.nccl_down().clone()
-    for name in ways(("alone", "chosen", "store", "parts", "ll", "sequential", "whole"), options):
+    for name in ways(("alone", "chosen", "store", "ll", "sequential", "whole"), options):
         group = layer.alone if name == "alone" else ranks.imbrex
-        algorithm = name if name in ("store", "parts", "ll", "sequential") else None
+        algorithm = name if name in ("store", "ll", "sequential") else None
         routing = routings[name if name in ("alone", "whole") else "chosen"]
         try:
             plan, run, c = layer.our_down(group, algorithm, name == "whole", routing)

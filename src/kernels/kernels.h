@@ -87,21 +87,20 @@ typedef struct imx_kernel {
     void (*cuda_launch)(const void *args, const imx_cuda_config *config, imx_cuda_launch *launch);
 } imx_kernel;
 
-extern const imx_kernel imx_kernel_gemm;          /* gemm/args.h */
-extern const imx_kernel imx_kernel_ll;            /* ll/args.h */
-extern const imx_kernel imx_kernel_push;          /* push/args.h */
-extern const imx_kernel imx_kernel_reduce;        /* reduce/args.h */
-extern const imx_kernel imx_kernel_activate;      /* activate/args.h */
-extern const imx_kernel imx_kernel_norm;          /* norm/args.h */
-extern const imx_kernel imx_kernel_gate;          /* gate/args.h */
-extern const imx_kernel imx_kernel_route;         /* route/args.h */
-extern const imx_kernel imx_kernel_grouped;       /* grouped/args.h */
-extern const imx_kernel imx_kernel_combine;       /* combine/args.h */
-extern const imx_kernel imx_kernel_dispatch;      /* dispatch/args.h */
-extern const imx_kernel imx_kernel_combine_parts; /* combine_parts/args.h */
-extern const imx_kernel imx_kernel_combine_ll;    /* combine_ll/args.h */
-extern const imx_kernel imx_kernel_dispatch_ll;   /* dispatch_ll/args.h */
-extern const imx_kernel imx_kernel_merge;         /* merge/args.h */
-extern const imx_kernel imx_kernel_attend;        /* attend/args.h */
+extern const imx_kernel imx_kernel_gemm;        /* gemm/args.h */
+extern const imx_kernel imx_kernel_ll;          /* ll/args.h */
+extern const imx_kernel imx_kernel_push;        /* push/args.h */
+extern const imx_kernel imx_kernel_reduce;      /* reduce/args.h */
+extern const imx_kernel imx_kernel_activate;    /* activate/args.h */
+extern const imx_kernel imx_kernel_norm;        /* norm/args.h */
+extern const imx_kernel imx_kernel_gate;        /* gate/args.h */
+extern const imx_kernel imx_kernel_route;       /* route/args.h */
+extern const imx_kernel imx_kernel_grouped;     /* grouped/args.h */
+extern const imx_kernel imx_kernel_combine;     /* combine/args.h */
+extern const imx_kernel imx_kernel_dispatch;    /* dispatch/args.h */
+extern const imx_kernel imx_kernel_combine_ll;  /* combine_ll/args.h */
+extern const imx_kernel imx_kernel_dispatch_ll; /* dispatch_ll/args.h */
+extern const imx_kernel imx_kernel_merge;       /* merge/args.h */
+extern const imx_kernel imx_kernel_attend;      /* attend/args.h */
 
 #endif /* IMX_KERNELS_H */

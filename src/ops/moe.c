@@ -114,17 +114,6 @@ void imx_moe_spread(const imx_asked *asked, imx_tune_input *input)
     input->expert_rows = whole ? pairs / ranks : pairs;
 }
 
-imx_tune_input imx_moe_sums_input(const imx_variant *variant)
-{
-    const imbrex_plan *plan = variant->plan;
-    const imx_asked asked = { .group = plan->group, .desc = plan->desc };
-    imx_tune_input input = { .shape = variant->shape,
-                             .scatters = true,
-                             .ranks = plan->group->size };
-    imx_moe_spread(&asked, &input);
-    return input;
-}
-
 /* ---- what is wrong --------------------------------------------------------------------------- */
 
 static imbrex_status check_8bit(const imbrex_moe_desc *d)

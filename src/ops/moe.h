@@ -48,9 +48,6 @@ int64_t imx_moe_rows(const imbrex_plan *plan);
 
 void imx_moe_spread(const imx_asked *asked, imx_tune_input *input);
 
-/* What a variant's costs of summing follow from. */
-imx_tune_input imx_moe_sums_input(const imx_variant *variant);
-
 void imx_moe_timed_integers(const imx_asked *asked, const imbrex_field *operand, int64_t count,
                             int32_t *to);
 

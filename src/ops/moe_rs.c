@@ -4,10 +4,6 @@
  * store       caller   | all experts' tiles | one kernel: of each token that has rows here their
  *                        sum, to its owner | flag to all | wait for all | add ranks, bias |
  *
- * parts       caller   | tiles of part 0 of c's columns | of part 1 | ... | sums of the last part |
- *                        flag to all | wait for all | add ranks, bias |
- *             second                                    | sums of part 0 | of part 1 | ...
- *
  * ll          caller   | all experts' tiles | one kernel: sums to their owners in lines with their
  *                        flags, and the sum of those |
  *
@@ -23,15 +19,13 @@
  * A product is rounded to dtype, and so is what a rank sends of a token.  By copies rows of tokens
  * that a rank has nothing of are sent, too, and not read.
  */
-#include "kernels/combine_parts/args.h"
 #include "moe.h"
 #include "plan/descs.h"
 #include "sum_all.h"
 #include "token_lines.h"
 #include "token_sums.h"
 
-enum { GROUPED, COMBINE, BESIDE, LAST }; /* kernels; */
-enum { LL = BESIDE, LL_SUMS = LAST };    /* of ll */
+enum { GROUPED, COMBINE, LL = COMBINE, LL_SUMS }; /* kernels, of ll behind the product others */
 
 /* ---- local data: | products [capacity, n] | parts [tokens, n] | over nodes: sums | ----------- */
 
@@ -82,33 +76,21 @@ static void layout(const imx_variant *variant, imx_needs *n)
     n->local_bytes = products_bytes(variant) + parts_bytes(variant);
 }
 
-/* reserved_sms: of the device, for what runs beside the product. */
-static imbrex_status prepare_for(imx_variant *variant, int reserved_sms)
+static imbrex_status prepare(imx_variant *variant)
 {
-    imx_grouped_args product = imx_moe_grouped_largest(variant);
+    const imx_grouped_args product = imx_moe_grouped_largest(variant);
     const imx_combine_args any = { .dtype = (int)variant->shape.out };
-    product.reserved_sms = reserved_sms;
     IMX_TRY(imx_variant_prepare(variant, GROUPED, &imx_kernel_grouped, &product));
     return imx_variant_prepare(variant, COMBINE, &imx_kernel_combine, &any);
 }
 
-static imbrex_status prepare(imx_variant *variant)
-{
-    return prepare_for(variant, 0);
-}
-
-/* part_cols: of c, which others take away as they are made; 0: nobody does. */
-static imbrex_status multiply(const imx_run *run, int64_t part_cols)
+static imbrex_status multiply(const imx_run *run)
 {
     imx_grouped_args args = imx_moe_grouped_args(run);
     args.own = run->args->a;
     args.c = products(run);
     args.scale_a = run->args->scale_a;
     args.scale_stride = imx_moe_scales(imx_moe_desc_of(run->plan));
-    args.part_cols = part_cols;
-    args.made = imx_run_done(run);
-    args.counters = imx_run_counters(run);
-    args.epoch = run->epoch;
     return imx_run_launch(run, run->stream, GROUPED, &args, sizeof args);
 }
 
@@ -190,7 +172,7 @@ static imbrex_status run_sequential(const imx_run *run)
     bool replicate = imx_moe_desc_of(run->plan)->replicate;
     void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run, 0));
+    IMX_TRY(multiply(run));
     IMX_TRY(add_places(run));
     IMX_TRY(imx_transfer_scatter(run, run->stream, parts(run), NULL));
     IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
@@ -204,14 +186,9 @@ static imbrex_status run_sequential(const imx_run *run)
 
 /* ---- store ----------------------------------------------------------------------------------- */
 
-static double stored_us(const imx_problem *p, const imx_rates *rates)
-{
-    return fmax(places_us(p), p->sent / rates->store);
-}
-
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 30 + stored_us(p, rates);
+    return 30 + fmax(places_us(p), p->sent / rates->store);
 }
 
 /* Sums of places go to where tokens' owners have a slot for this rank. */
@@ -225,129 +202,26 @@ static imx_combine_args sends_args(const imx_run *run)
     return args;
 }
 
-static imbrex_status multiply_and_send(const imx_run *run)
+static imbrex_status send_sums(const imx_run *run)
 {
-    IMX_TRY(multiply(run, 0));
     const imx_combine_args args = sends_args(run);
     return imx_run_launch(run, run->stream, COMBINE, &args, sizeof args);
 }
 
-/* sends: multiplies, and stores the sums of places at the owners. */
-static imbrex_status store(const imx_run *run, imbrex_status (*sends)(const imx_run *))
+static imbrex_status run_store(const imx_run *run)
 {
     bool replicate = imx_moe_desc_of(run->plan)->replicate;
     void *own = replicate ? imx_sum_all_own_rows(run) : run->args->c;
     size_t slot = imx_transfer_slot_bytes(run->variant);
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(sends(run));
+    IMX_TRY(multiply(run));
+    IMX_TRY(send_sums(run));
     IMX_TRY(imx_run_meet(run, run->rank, 1, IMX_POINT_PART));
     IMX_TRY(
         add_ranks(run, (const char *)imx_run_data(run, run->rank) + (size_t)run->rank * slot, own));
     if (replicate)
         IMX_TRY(gather_sums(run, own));
     return imx_run_end(run);
-}
-
-static imbrex_status run_store(const imx_run *run)
-{
-    return store(run, multiply_and_send);
-}
-
-/* ---- parts ----------------------------------------------------------------------------------- */
-
-static bool can_parts(const imx_problem *p, imx_text *why_not)
-{
-    const imx_shape *s = &p->in->shape;
-    int64_t row = s->n * (int64_t)imx_dtype_bytes(s->out);
-    bool here = !p->in->arch || /* a product of 8 bits tells of no parts there */
-                (p->config->blocks > 1 && !imx_dtype_is_8bit(s->dtype));
-    if (!here)
-        imx_text_add(why_not, "which is for two SMs or more and not for 8 bits: choose \"store\"");
-    else if (s->n <= IMX_GROUPED_PART || row % 16)
-        imx_text_add(why_not,
-                     "which wants desc.n above %d, and rows of c of whole 16 bytes: choose "
-                     "\"store\"",
-                     IMX_GROUPED_PART);
-    return here && s->n > IMX_GROUPED_PART && row % 16 == 0;
-}
-
-/* Behind the product, with so many of the SMs taking sums away beneath it. */
-static double parts_us(const imx_problem *p, const imx_rates *rates, int taking)
-{
-    static const double taken = 12.3e3; /* by an SM */
-    double sms = p->config->blocks, part = fmin(1, IMX_GROUPED_PART / (double)p->in->shape.n);
-    double row = (double)p->in->shape.n * (double)imx_dtype_bytes(p->in->shape.out);
-    double taking_us = (p->in->expert_rows * row + p->sent) / (taken * taking);
-    double beneath = fmax(p->product * sms / (sms - taking), (1 - part) * taking_us);
-    return 35 + beneath - p->product + part * stored_us(p, rates);
-}
-
-/* How many SMs do so. */
-static int taking_of(const imx_problem *p)
-{
-    static const int counts[] = { 4, 8, 12, 16, 24, 32 };
-    int sms = p->config->blocks, best = (int)imx_max(1, imx_min(counts[0], sms / 8));
-    for (size_t i = 1; i < sizeof counts / sizeof *counts && 4 * counts[i] <= sms; i++) {
-        if (parts_us(p, &imx_cost_rates, counts[i]) < parts_us(p, &imx_cost_rates, best))
-            best = counts[i];
-    }
-    return best;
-}
-
-static double parts_cost(const imx_problem *p, const imx_rates *rates)
-{
-    return parts_us(p, rates, taking_of(p));
-}
-
-static int parts_of(const imx_variant *variant)
-{
-    return (int)imx_ceil_div(variant->shape.n, IMX_GROUPED_PART);
-}
-
-static void lay_out_parts(const imx_variant *variant, imx_needs *n)
-{
-    layout(variant, n);
-    n->done = (size_t)parts_of(variant);
-}
-
-static imbrex_status prepare_parts(imx_variant *variant)
-{
-    const imx_tune_input input = imx_moe_sums_input(variant);
-    const imx_problem problem = imx_cost_problem(&input, &variant->config);
-    int taking = taking_of(&problem);
-    const imx_combine_parts_args last = { .combine.dtype = (int)variant->shape.out },
-                                 beside = { .combine = last.combine, .blocks = taking };
-    IMX_TRY(prepare_for(variant, taking));
-    IMX_TRY(imx_variant_prepare(variant, BESIDE, &imx_kernel_combine_parts, &beside));
-    return imx_variant_prepare(variant, LAST, &imx_kernel_combine_parts, &last);
-}
-
-/* Of the columns' parts, all but the last are sent beneath the product. */
-static imbrex_status multiply_and_send_parts(const imx_run *run)
-{
-    int parts = parts_of(run->variant);
-    imx_combine_parts_args last = {
-        .combine = sends_args(run),
-        .part_cols = IMX_GROUPED_PART,
-        .first_part = parts - 1,
-        .end_part = parts,
-        .plan = imx_variant_point(run->variant),
-        .epoch = run->epoch,
-    };
-    imx_combine_parts_args beside = last;
-    beside.first_part = 0;
-    beside.end_part = parts - 1;
-    beside.made = imx_run_done(run);
-    IMX_TRY(imx_run_fork(run));
-    IMX_TRY(imx_run_launch(run, run->plan->comm, BESIDE, &beside, sizeof beside));
-    IMX_TRY(multiply(run, IMX_GROUPED_PART));
-    IMX_TRY(imx_run_launch(run, run->stream, LAST, &last, sizeof last));
-    return imx_run_join(run);
-}
-
-static imbrex_status run_parts(const imx_run *run)
-{
-    return store(run, multiply_and_send_parts);
 }
 
 /* ---- ll -------------------------------------------------------------------------------------- */
@@ -411,7 +285,7 @@ static imbrex_status run_ll(const imx_run *run)
     sums.tokens = run->m;
     sums.from = products(run);
     sums.rows = imx_moe_rows(run->plan);
-    IMX_TRY(multiply(run, 0));
+    IMX_TRY(multiply(run));
     IMX_TRY(imx_token_lines_add(run, LL, &sums, own_tokens, most_own(run->variant), parts(run)));
     if (!replicate)
         return IMBREX_OK;
@@ -469,7 +343,7 @@ static imbrex_status run_nodes(const imx_run *run, bool overlapped)
         .own = own_args(run, own),
     };
     IMX_TRY(imx_run_begin(run));
-    IMX_TRY(multiply(run, 0));
+    IMX_TRY(multiply(run));
     IMX_TRY(add_places(run));
     if (overlapped)
         IMX_TRY(imx_run_fork(run));
@@ -529,15 +403,6 @@ const imx_op imx_op_moe_rs = {
           .layout = layout,
           .prepare = prepare,
           .run = run_store },
-        { .name = "parts",
-          .by_kernel = true,
-          .stores = true,
-          .on_request = true, /* on two H200s "store" is sooner at every size */
-          .can = can_parts,
-          .cost = parts_cost,
-          .layout = lay_out_parts,
-          .prepare = prepare_parts,
-          .run = run_parts },
         { .name = "ll",
           .by_kernel = true,
           .at_once = true,

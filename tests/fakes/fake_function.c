@@ -14,7 +14,6 @@
 #include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
 #include "kernels/combine_ll/args.h"
-#include "kernels/combine_parts/args.h"
 #include "kernels/dispatch/args.h"
 #include "kernels/dispatch_ll/args.h"
 #include "kernels/gate/args.h"
@@ -114,7 +113,6 @@ static const struct CUfunc_st functions[] = {
     ROW(imx_grouped, imx_kernel_grouped, imx_grouped_args),
     ROW(imx_combine_ll, imx_kernel_combine_ll, imx_combine_ll_args),
     ROW(imx_dispatch_ll, imx_kernel_dispatch_ll, imx_dispatch_ll_args),
-    ROW(imx_combine_parts, imx_kernel_combine_parts, imx_combine_parts_args),
     ROW(imx_combine, imx_kernel_combine, imx_combine_args),
     ROW(imx_dispatch, imx_kernel_dispatch, imx_dispatch_args),
 };

@@ -31,7 +31,6 @@ static const way one_node[] = {
     { false, 1, "store" },     { false, 1, "sequential" }, { true, 0, "store" },
     { true, 0, "sequential" }, { true, 1, "store" },       { true, 1, "sequential" },
     { false, 1, "ll" },        { true, 0, "ll" },          { true, 1, "ll" },
-    { false, 1, "parts" },
 };
 static const way several_nodes[] = {
     { false, 0, "hierarchical" },

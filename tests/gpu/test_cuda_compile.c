@@ -18,7 +18,6 @@
 #include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
 #include "kernels/combine_ll/args.h"
-#include "kernels/combine_parts/args.h"
 #include "kernels/dispatch/args.h"
 #include "kernels/dispatch_ll/args.h"
 #include "kernels/gate/args.h"
@@ -214,10 +213,6 @@ static void combine(void **state)
     imx_combine_ll_args few = { .own = 0 };
     for (few.combine.dtype = IMBREX_BF16; few.combine.dtype <= IMBREX_F32; few.combine.dtype++)
         try(&imx_kernel_combine_ll, &few);
-    imx_combine_parts_args parts = { .blocks = 8 };
-    for (parts.combine.dtype = IMBREX_BF16; parts.combine.dtype <= IMBREX_F32;
-         parts.combine.dtype++)
-        try(&imx_kernel_combine_parts, &parts);
 }
 
 static void merge(void **state)

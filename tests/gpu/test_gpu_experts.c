@@ -12,10 +12,13 @@ typedef struct way {
 } way;
 
 static const way ways[] = {
-    { false, { "copy", "store" } },       { false, { "ll", "sequential" } },
-    { false, { "sequential", "store" } }, { true, { "store", "sequential" } },
-    { true, { "sequential", "store" } },  { false, { "ll", "ll" } },
-    { false, { "copy", "parts" } },       { true, { "ll", "ll" } },
+    { false, { "copy", "store" } },
+    { false, { "ll", "sequential" } },
+    { false, { "sequential", "store" } },
+    { true, { "store", "sequential" } },
+    { true, { "sequential", "store" } },
+    { false, { "ll", "ll" } },
+    { true, { "ll", "ll" } },
 };
 
 typedef struct act {

@@ -4,7 +4,7 @@
 #include "moe_cases.h"
 #include "moe_scaled_cases.h"
 
-enum { EXPERTS, WIDE, PARTS, SCALED, SCALED_WIDE, TABLES };
+enum { EXPERTS, WIDE, SCALED, SCALED_WIDE, TABLES };
 
 typedef struct ranks_of {
     int ranks, table;
@@ -12,13 +12,12 @@ typedef struct ranks_of {
 
 static int through(int table, imbrex_group *group)
 {
-    moe_walk walk = { .step = gpu_is_fake() ? 7 : 1, .parts = table == PARTS };
+    moe_walk walk = { .step = gpu_is_fake() ? 7 : 1 };
     moe_scaled_walk scaled = { .step = walk.step };
     switch (table) {
     case EXPERTS:
         return moe_cases_device(group, &walk);
     case WIDE:
-    case PARTS:
         return moe_cases_wide(group, &walk);
     case SCALED:
         return moe_scaled_cases_device(group, &scaled);
@@ -49,7 +48,7 @@ int main(int argc, char **argv)
 {
     gpu_begin(argc, argv);
     static const char *const names[TABLES] = { "experts on %d", "wide tiles on %d",
-                                               "sums in parts on %d", "experts of 8 bits on %d",
+                                               "experts of 8 bits on %d",
                                                "wide tiles of 8 bits on %d" };
     for (int i = 0; i < TABLES * gpu_count() && i < TABLES * 4; i++) {
         ranks_of of = { .ranks = i / TABLES + 1, .table = i % TABLES };

@@ -7,16 +7,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum {
-    TOKENS = 10 /* a rank */,
-    K = 24,
-    WIDE = 776,
-    N = 16,
-    EXPERTS = 7,
-    TOP_K = 3,
-    ELEMENT = 2,
-    ALIGN = 256
-};
+enum { TOKENS = 10 /* a rank */, K = 24, N = 16, EXPERTS = 7, TOP_K = 3, ELEMENT = 2, ALIGN = 256 };
 
 /* Bytes from the start of a room; the routing's in its own order. */
 typedef struct places {
@@ -86,7 +77,7 @@ int experts_begin(imbrex_group *group, bool dispatches, const char *const algori
 {
     int rank = imbrex_group_rank(group), ranks = imbrex_group_size(group);
     *e = (experts){ .group = group, .dispatches = dispatches, .own = TOKENS };
-    e->k = is_named(algorithms[1], "parts") ? WIDE : K;
+    e->k = K;
     e->here = rank_row(EXPERTS, ranks, rank + 1) - rank_row(EXPERTS, ranks, rank);
     e->pairs = ranks * TOKENS * TOP_K;
     if (make_plans(e, algorithms))

@@ -424,9 +424,7 @@ static moe_case case_of(int i)
                                  .replicate = (s + 2 * kind) % 3 == 1 },
                        .ids = kind,
                        .gathers = algorithms[(s + kind + i) % 3],
-                       .scatters = shapes[s].n > IMX_GROUPED_PART && kind % 3
-                                       ? "parts"
-                                       : sums[(s + kind) % 3],
+                       .scatters = sums[(s + kind) % 3],
                        .weights = (s + kind) % 4 != 0,
                        .bias = (s + kind) % 2,
                        .residual = (s + kind + i) / 2 % 2,
@@ -448,11 +446,6 @@ static const struct {
 };
 enum { WIDE = sizeof wide / sizeof *wide };
 
-static bool is_in_parts(int s)
-{
-    return wide[s].n > IMX_GROUPED_PART;
-}
-
 static moe_case wide_case_of(int s, int i)
 {
     static const int ids[] = { SKEWED, EVEN, TWICE };
@@ -470,7 +463,7 @@ static moe_case wide_case_of(int s, int i)
                                  .layout = kind % 2 ? IMBREX_KN : IMBREX_NK },
                        .ids = ids[kind],
                        .gathers = algorithms[i % 3],
-                       .scatters = is_in_parts(s) ? "parts" : sums[(i + i / 3) % 3],
+                       .scatters = sums[(i + i / 3) % 3],
                        .weights = 1 };
 }
 
@@ -488,8 +481,6 @@ static int walk_wide(imbrex_group *group, const moe_walk *walk, char *arena)
 {
     for (int i = 0; i < WIDE * 6; i += walk->step) {
         moe_case c = wide_case_of(i / 6, i % 6);
-        if (walk->parts != is_in_parts(i / 6))
-            continue;
         if (i % 6 < 2 * wide[i / 6].tries && check_case(group, &c, arena))
             return 1;
     }

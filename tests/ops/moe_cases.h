@@ -43,8 +43,7 @@ int moe_check_products(const moe_bench *b);
 
 /* Both operators through the table. */
 typedef struct moe_walk {
-    int step;   /* every so-many-th case */
-    bool parts; /* of the wide ones those alone whose sums leave in parts */
+    int step; /* every so-many-th case */
 } moe_walk;
 int moe_cases_all(imbrex_group *group, void *walk);
 

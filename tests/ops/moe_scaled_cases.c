@@ -403,31 +403,6 @@ int moe_scaled_cases(imbrex_group *group, void *walk)
     return walk_table(group, ((const moe_scaled_walk *)walk)->step, false, NULL);
 }
 
-/* GPUs do not do so with 8 bits. */
-int moe_scaled_cases_in_parts(imbrex_group *group, void *ctx)
-{
-    (void)ctx;
-    for (int i = 0; i < 3; i++) {
-        const moe_scaled_case c = { .dtype = i == 1 ? IMBREX_E5M2 : IMBREX_E4M3,
-                                    .out = i == 2 ? IMBREX_F32 : IMBREX_BF16,
-                                    .scaling = scalings[i],
-                                    .parallel = (imbrex_experts)(i % 2),
-                                    .tokens = 11,
-                                    .n = 1544,
-                                    .k = 144,
-                                    .experts = 3,
-                                    .top_k = 2,
-                                    .replicate = i == 1,
-                                    .gathers = "copy",
-                                    .scatters = "parts" };
-        if (moe_scaled_check(group, &c, NULL)) {
-            fprintf(stderr, "  in parts %d\n", i);
-            return 1;
-        }
-    }
-    return 0;
-}
-
 static int walk_device(imbrex_group *group, int step, char *arena)
 {
     return walk_table(group, step, true, arena);

@@ -30,7 +30,6 @@ typedef struct moe_scaled_walk {
 
 /* As a rank: 0 if all is right, else it was said what is not. */
 int moe_scaled_cases(imbrex_group *group, void *walk);
-int moe_scaled_cases_in_parts(imbrex_group *group, void *ctx);
 
 /* The same, of whole numbers, on a device that does not read the host's memory; and there what only
  * kernels for GPUs tell apart: tiles of all sizes, several of them a block. */

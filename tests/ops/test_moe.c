@@ -223,8 +223,7 @@ static int mistakes(imbrex_group *group, void *ctx)
     WRONG_DESC(rows, -1, IMBREX_INVALID, "desc.rows is -1");
     WRONG_DESC(tokens, 1 << 30, IMBREX_UNSUPPORTED, "want at most 2^30 pairs");
     WRONG_DESC(reserved[8], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
-    WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED,
-               "has \"store\", \"parts\", \"ll\", \"sequential\" here");
+    WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "has \"store\", \"ll\", \"sequential\" here");
     WRONG_DESC(top_k, odd ? 1 : 2, IMBREX_PEER, "desc.top_k differs between ranks");
     RANK_CHECK(imbrex_plan_rows(NULL) == 0, "NULL has rows");
     RANK_OK(imbrex_plan_ag_moe(group, &good, &plan));
@@ -255,7 +254,7 @@ static int mistakes(imbrex_group *group, void *ctx)
 
 /* ---- tuning ---------------------------------------------------------------------------------- */
 
-enum { WAYS = 5 };
+enum { WAYS = 4 };
 
 typedef struct seen {
     bool ways[WAYS]; /* that were timed */
@@ -263,7 +262,7 @@ typedef struct seen {
     char why[256];
 } seen;
 
-static const char *const all_ways[] = { "copy", "ll", "sequential", "store", "parts" };
+static const char *const all_ways[] = { "copy", "ll", "sequential", "store" };
 
 static void note(void *ctx, const imbrex_tune_step *step)
 {
@@ -283,11 +282,11 @@ static int tuned(imbrex_group *group, void *ctx)
         const char *op;
         bool ways[WAYS];
     } ops[] = { { "ag_moe", { 1, 1, 1 } },
-                { "moe_rs", { 0, 1, 1, 1, 1 } },
+                { "moe_rs", { 0, 1, 1, 1 } },
                 { "dispatch", { 0, 1, 1, 1 } },
                 { "combine", { 0, 1, 1, 1 } } };
     for (int i = 0; i < 4; i++) {
-        const imbrex_moe_desc moe = { .tokens = 30, .n = 776, .k = 8, .experts = 7, .top_k = 2 };
+        const imbrex_moe_desc moe = { .tokens = 30, .n = 8, .k = 8, .experts = 7, .top_k = 2 };
         const imbrex_dispatch_desc tokens = {
             .rank_tokens = 10, .n = 8, .experts = 7, .top_k = 2, .expert_capacity = i & 1 ? 30 : 0
         };

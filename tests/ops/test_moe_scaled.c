@@ -28,14 +28,6 @@ static void bit_for_bit(void **state)
     assert_int_equal(failed, 0);
 }
 
-/* Sums of columns leave while the next ones are made. */
-static void in_parts(void **state)
-{
-    (void)state;
-    ranks_desc desc = { .size = 3 };
-    assert_int_equal(ranks_run(&desc, moe_scaled_cases_in_parts, NULL), 0);
-}
-
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 #define REFUSED(change, status, says)                                                       \
@@ -103,7 +95,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bit_for_bit),
-        cmocka_unit_test(in_parts),
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(on_gpus),
     };

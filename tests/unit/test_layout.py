@@ -45,9 +45,6 @@ RULES = [
         "src/kernels/combine/sm80_places.cuh", "src/kernels/ll/cpu_lines.h",
         "src/kernels/ll/sm80_lines.cuh",
         "src/kernels/route/sm80_places.cuh"], None),
-    ("src/kernels/combine_parts/*", PUBLIC + [  # the combine kernel's, of columns
-        "src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h", "src/kernels/combine/args.h",
-        "src/kernels/combine/cpu_places.h", "src/kernels/combine/sm80_places.cuh"], None),
     ("src/kernels/ll/args.h", PUBLIC + [  # rows are normed where they are added
         "src/kernels/norm/args.h", "src/kernels/team.h", "src/kernels/wait_points.h"], None),
     ("src/kernels/ll/sm80_rows.cu", PUBLIC + [

@@ -11,10 +11,6 @@
  * ready[r * chunks + q], which is raised to *epoch.  Tiles of own tokens alone come first, then the
  * others, which wait for all rows (order.h).  NULL: all are here.
  *
- * part_cols: c is made part by part, of so many columns each, and taken away while the kernel runs:
- * part q is there once made[q] is at *epoch.  A multiple of IMX_GROUPED_PART; without ready, and
- * of 8 bits not on GPUs.  0: all at once.
- *
  * With a dtype of 8 bits b is E4M3, and an element stands for itself times its scale: the sums of
  * 128 of k are added in the order of k, PER_BLOCK each times scale_a[token, block] *
  * scale_b[expert, column / 128, block], PER_ROW all of it times scale_a[token] * scale_b[expert,
@@ -35,7 +31,6 @@
 enum {
     IMX_GROUPED_EXPERTS = 2048, /* here, at most; */
     IMX_GROUPED_ORDERED = 1024, /* with ready */
-    IMX_GROUPED_PART = 768,     /* columns: whole tiles, of whichever size */
 };
 
 typedef struct imx_grouped_args {
@@ -56,9 +51,6 @@ typedef struct imx_grouped_args {
     const uint64_t *ready, *epoch;
     int64_t chunk_rows;
     int rank, ranks, chunks, plan; /* plan: for the wait point */
-    int64_t part_cols;
-    uint64_t *made;     /* [parts] */
-    uint32_t *counters; /* [parts], which are 0 before and after */
 } imx_grouped_args;
 
 #endif /* IMX_GROUPED_ARGS_H */

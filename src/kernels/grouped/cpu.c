@@ -236,12 +236,12 @@ static int64_t high_of(const imx_grouped_args *args, int e, bool late, imx_group
     return late ? order->late : order->early;
 }
 
-/* A block's share of the early or of the late tiles of all experts, in columns [from, to). */
+/* A block's share of the early or of the late tiles of all experts. */
 static void take_share(const imx_grouped_args *args, const imbrexd_block *block, bool late,
-                       int64_t from, int64_t to, const panels *p)
+                       const panels *p)
 {
     imx_grouped_order order;
-    int64_t columns = ceil_div(to - from, COLS), all = 0, before = 0;
+    int64_t columns = ceil_div(args->n, COLS), all = 0, before = 0;
     for (int e = 0; e < args->here; e++)
         all += high_of(args, e, late, &order) * columns;
     int64_t first = all * block->index / block->count,
@@ -251,27 +251,15 @@ static void take_share(const imx_grouped_args *args, const imbrexd_block *block,
         int64_t last = end - before < high * columns ? end - before : high * columns;
         for (int64_t i = first > before ? first - before : 0; i < last; i++) {
             int64_t row = imx_grouped_tile(order.first, order.early, late, i % high) * ROWS;
-            int64_t col = from + i / high * COLS;
+            int64_t col = i / high * COLS;
             tile t = { .expert = e,
                        .row = first_row(args, e) + row,
                        .rows = rows - row < ROWS ? rows - row : ROWS,
                        .col = col,
-                       .cols = to - col < COLS ? to - col : COLS };
+                       .cols = args->n - col < COLS ? args->n - col : COLS };
             one_tile(args, &t, p);
         }
         before += high * columns;
-    }
-}
-
-/* Who ends a part says so. */
-static void make_parts(const imx_grouped_args *args, const imbrexd_block *block, const panels *p)
-{
-    for (int64_t q = 0, col = 0; col < args->n; q++, col += args->part_cols) {
-        int64_t left = args->n - col;
-        take_share(args, block, false, col, col + (left < args->part_cols ? left : args->part_cols),
-                   p);
-        if (imbrexd_counter_last(&args->counters[q], (uint32_t)block->count))
-            imbrexd_signal_post(&args->made[q], *args->epoch);
     }
 }
 
@@ -279,11 +267,7 @@ void imx_grouped_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_grouped_args *args = untyped;
     panels p = panels_in(args, block->scratch);
-    if (args->part_cols) {
-        make_parts(args, block, &p);
-        return;
-    }
-    take_share(args, block, false, 0, args->n, &p);
+    take_share(args, block, false, &p);
     if (args->ready && wait_for_all(args, block))
-        take_share(args, block, true, 0, args->n, &p);
+        take_share(args, block, true, &p);
 }

@@ -213,8 +213,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 2 && blockIdx.x + threadIdx.x * gridDim.x < tiles)
         notes[threadIdx.x] = tile_at(args, before, columns, blockIdx.x + threadIdx.x * gridDim.x);
     __syncthreads();
-    if (tiles == 0 && blockIdx.x == 0)
-        tell_all(args);
 
     worker w;
     w.at = places_here();
@@ -242,8 +240,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         store(c, args, here.tile);
         __syncthreads(); /* all have stored, and read the note */
-        if (threadIdx.x == 0 && args.part_cols)
-            tell_stored(args, before[segments_of(args)], columns, here.part, 1);
         if (threadIdx.x == 0 && i + 2 * (int64_t)gridDim.x < tiles)
             here = tile_at(args, before, columns, i + 2 * (int64_t)gridDim.x);
     }

@@ -39,17 +39,7 @@ IMX_FN void store_pieces(const uint32_t (&packed)[IMX_ACC / 2], const imx_groupe
         }
 }
 
-/* By a warp, which has stored its rows of the tile. */
-IMX_FN void tell_piece(const imx_grouped_args &args, const int32_t *before, int64_t columns,
-                       const tile_info &t)
-{
-    __syncwarp();
-    if (args.part_cols && t.rows && lane_here() == 0)
-        tell_stored(args, before[segments_of(args)], columns, t.part, CONSUMERS * 4);
-}
-
-IMX_FN void consume(const imx_grouped_args &args, const int32_t *before_tiles, int64_t columns,
-                    uint32_t tiles)
+IMX_FN void consume(const imx_grouped_args &args, uint32_t tiles)
 {
     uint32_t base = shared_base();
     int warp = (int)threadIdx.x / 32 - PRODUCERS / 32, steps = steps_of(args);
@@ -83,14 +73,12 @@ IMX_FN void consume(const imx_grouped_args &args, const int32_t *before_tiles, i
             store_pieces(packed, args, last, row, buffer, steps - 1, PIECES);
         wgmma_wait(0);
         release(base, before);
-        tell_piece(args, before_tiles, columns, last);
 #pragma unroll
         for (int j = 0; j < IMX_ACC / 2; j++)
             packed[j] = pack(d[2 * j], d[2 * j + 1]);
         last = now;
     }
     store_pieces(packed, args, last, row, buffer, 0, PIECES);
-    tell_piece(args, before_tiles, columns, last);
 }
 
 #include "sm90_entry.cuh"

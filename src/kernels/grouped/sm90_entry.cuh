@@ -29,8 +29,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 2 && blockIdx.x + threadIdx.x * gridDim.x < tiles)
         notes[threadIdx.x] = tile_at(args, before, columns, blockIdx.x + threadIdx.x * gridDim.x);
     __syncthreads();
-    if (tiles == 0 && blockIdx.x == 0)
-        tell_all(args);
 
     if (threadIdx.x < PRODUCERS) {
 #if IMX_TILE_M > 64
@@ -41,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if IMX_TILE_M > 64
         reg_more(CONSUMER_REGISTERS);
 #endif
-        consume(args, before, columns, tiles);
+        consume(args, tiles);
     }
 }
 

@@ -61,11 +61,7 @@ enum {
 /* What consumers are told of a tile. */
 typedef struct __attribute__((aligned(16))) tile_info {
     int row, col, rows; /* of c; rows to be stored */
-#ifdef IMX_EIGHT
     int expert;
-#else
-    int part;
-#endif
 } tile_info;
 
 static_assert(sizeof(tile_info) <= IMX_GROUPED_INFO, "it has its place");
@@ -200,11 +196,7 @@ IMX_FN void tell_consumers(const note *n, uint32_t stage)
     info->row = (int)n->tile.row;
     info->col = (int)n->tile.col;
     info->rows = n->tile.rows;
-#ifdef IMX_EIGHT
     info->expert = n->expert;
-#else
-    info->part = n->part;
-#endif
 }
 
 /* This thread's row of scales of a tile; see scaled_of. */

@@ -3,8 +3,7 @@
  *
  *     IMX_TILE_M, IMX_TILE_N   a whole tile
  *
- * Early tiles come before late ones (order.h), and those of a part of c before the next part's.
- * They follow each other by expert, then by column,
+ * Early tiles come before late ones (order.h).  They follow each other by expert, then by column,
  * then down the rows, so that blocks side by side read the same columns of b. */
 #ifndef IMX_GROUPED_TILES_CUH
 #define IMX_GROUPED_TILES_CUH
@@ -20,7 +19,6 @@ typedef struct note {
     imx_tile tile;
     int expert;
     int late; /* it has others' tokens, which may not be here yet */
-    int part;
 } note;
 
 IMX_GROUPED_FN int64_t first_row(const imx_grouped_args &args, int e)
@@ -78,10 +76,9 @@ IMX_GROUPED_FN void count_tiles(const imx_grouped_args &args, int32_t *before)
     __syncthreads();
 }
 
-/* Of those columns, `columns` tiles from column `from` on: tile number i, of the last segment that
- * does not begin behind it. */
-IMX_GROUPED_FN note tile_among(const imx_grouped_args &args, const int32_t *before, int64_t from,
-                               int64_t columns, int64_t i)
+/* Tile number i, of the last segment that does not begin behind it; columns: of tiles. */
+IMX_GROUPED_FN note tile_at(const imx_grouped_args &args, const int32_t *before, int64_t columns,
+                            int64_t i)
 {
     int32_t number = (int32_t)(i / columns);
     int segments = segments_of(args), low = 0, high = segments;
@@ -98,7 +95,7 @@ IMX_GROUPED_FN note tile_among(const imx_grouped_args &args, const int32_t *befo
     int32_t first = args.ready ? before[segments + 1 + e] : 0;
     int64_t place = i - before[low] * columns;
     int64_t down = imx_grouped_tile(first, before[e + 1] - before[e], late, place % tall);
-    int64_t row = down * IMX_TILE_M, col = from + place / tall * IMX_TILE_N;
+    int64_t row = down * IMX_TILE_M, col = place / tall * IMX_TILE_N;
     int64_t rows = rows_of(args, e) - row, cols = args.n - col;
     note found = {};
     found.expert = e;
@@ -108,43 +105,6 @@ IMX_GROUPED_FN note tile_among(const imx_grouped_args &args, const int32_t *befo
     found.tile.rows = (int)(rows < IMX_TILE_M ? rows : IMX_TILE_M);
     found.tile.cols = (int)(cols < IMX_TILE_N ? cols : IMX_TILE_N);
     return found;
-}
-
-static_assert(IMX_GROUPED_PART % IMX_TILE_N == 0, "parts have whole tiles");
-
-/* Columns of tiles that part q has; without parts there is but one. */
-IMX_GROUPED_FN int64_t part_columns(const imx_grouped_args &args, int64_t columns, int64_t q)
-{
-    int64_t most = args.part_cols / IMX_TILE_N, left = columns - q * most;
-    return most == 0 ? columns : left < most ? left : most;
-}
-
-/* Tile number i of all. */
-IMX_GROUPED_FN note tile_at(const imx_grouped_args &args, const int32_t *before, int64_t columns,
-                            int64_t i)
-{
-    int64_t whole = before[segments_of(args)] * part_columns(args, columns, 0), q = i / whole;
-    note found =
-        tile_among(args, before, q * args.part_cols, part_columns(args, columns, q), i - q * whole);
-    found.part = (int)q;
-    return found;
-}
-
-/* One of `of` that each tile of part q has to tell of: it is stored.  The last one tells who takes
- * it away.  By a thread that others' stores come before. */
-IMX_GROUPED_FN void tell_stored(const imx_grouped_args &args, int64_t tiles_down, int64_t columns,
-                                int q, int of)
-{
-    uint32_t all = (uint32_t)(tiles_down * part_columns(args, columns, q) * of);
-    if (imbrexd_counter_last(&args.counters[q], all))
-        imbrexd_signal_post(&args.made[q], *args.epoch);
-}
-
-/* By one block where no expert has rows. */
-IMX_GROUPED_FN void tell_all(const imx_grouped_args &args)
-{
-    for (int q = threadIdx.x; args.part_cols && q * args.part_cols < args.n; q += blockDim.x)
-        imbrexd_signal_post(&args.made[q], *args.epoch);
 }
 
 /* By one warp: until the rows of all peers are here, or a wait gave up; then the group has failed,
