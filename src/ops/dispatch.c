@@ -71,11 +71,6 @@ static int64_t capacity(const imbrex_dispatch_desc *desc, int ranks, int rank)
     return pairs + imx_min(most, pairs) * (imx_dispatch_align(desc) - 1);
 }
 
-int imx_dispatch_here(const imbrex_plan *plan)
-{
-    return (int)experts_of(imx_dispatch_desc_of(plan), plan->group->size, plan->group->rank);
-}
-
 int64_t imx_dispatch_rows(const imbrex_plan *plan)
 {
     return capacity(imx_dispatch_desc_of(plan), plan->group->size, plan->group->rank);
@@ -249,8 +244,7 @@ static imbrex_status take(const imx_run *run)
     imx_dispatch_args args = dispatch_args(run->plan);
     args.step = IMX_DISPATCH_TAKES;
     args.data[0] = imx_run_data(run, run->rank);
-    args.row_pair = run->args->routing->row_pair;
-    args.end = run->args->routing->expert_begin + imx_dispatch_here(run->plan);
+    args.pair_row = run->args->routing->pair_row;
     args.c = run->args->c;
     args.scale_c = run->args->scale_c;
     return imx_run_launch(run, run->stream, DISPATCH, &args, sizeof args);
@@ -371,8 +365,7 @@ static imbrex_status run_ll(const imx_run *run)
     args.dispatch.ids = run->args->ids;
     args.dispatch.weights = run->args->weights;
     args.dispatch.data[0] = imx_run_local(run);
-    args.dispatch.row_pair = run->args->routing->row_pair;
-    args.dispatch.end = run->args->routing->expert_begin + imx_dispatch_here(run->plan);
+    args.dispatch.pair_row = run->args->routing->pair_row;
     args.dispatch.c = run->args->c;
     args.dispatch.scale_c = run->args->scale_c;
     args.route = run_route_args(run);

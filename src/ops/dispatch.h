@@ -33,8 +33,7 @@ static inline double imx_dispatch_us(const imx_problem *p, double begins, double
     return begins + us_a_mb * 1e-6 * p->sent * p->in->ranks;
 }
 
-/* Of this rank: experts that it has, and rows that there is room for. */
-int imx_dispatch_here(const imbrex_plan *plan);
+/* Of this rank: rows that there is room for. */
 int64_t imx_dispatch_rows(const imbrex_plan *plan);
 
 /* Of a buffer: a place for each token of all ranks. */

@@ -5,9 +5,10 @@
  *     ids and weights go to every target, those of tokens from `tokens` up to `most` as none;
  *     a token's row goes once to each target that has an expert of it
  *
- * IMX_DISPATCH_TAKES, of the rows that the route kernel has placed, up to *end:
+ * IMX_DISPATCH_TAKES, of all ranks' tokens, whose pairs the route kernel has placed:
  *
- *     c[row] = the row of token row_pair[row] / top_k, and its scales; not where that is -1
+ *     c[pair_row[pair]] = the token's row, and its scales, of each of its pairs; none where that is
+ *     -1
  *
  * Data of a rank, in which token t of rank s has number s * most + t:
  *
@@ -42,7 +43,7 @@ typedef struct imx_dispatch_args {
     const int32_t *ids;
     const float *weights; /* NULL: all 1 */
     /* takes: from data[0] */
-    const int32_t *row_pair, *end;
+    const int32_t *pair_row;
     void *c;
     float *scale_c;
 } imx_dispatch_args;
@@ -55,6 +56,12 @@ IMX_TEAM_FN int imx_dispatch_target(const imx_dispatch_args *args, int32_t id)
     if (id < 0 || id >= args->experts)
         return -1;
     return imx_team_owner(args->experts, args->ranks, id);
+}
+
+/* That a step goes through. */
+IMX_TEAM_FN int32_t imx_dispatch_tokens(const imx_dispatch_args *args)
+{
+    return args->step == IMX_DISPATCH_SENDS ? args->most : args->ranks * args->most;
 }
 
 IMX_TEAM_FN int imx_dispatch_targets(const imx_dispatch_args *args)

@@ -1,5 +1,4 @@
-/* cpu.c - the dispatch kernel on CPU ranks: a block takes its share of the tokens, or of the rows.
- */
+/* cpu.c - the dispatch kernel on CPU ranks: a block takes its share of the tokens. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -113,11 +112,10 @@ static void send(const imx_dispatch_args *args, int64_t token)
 
 /* ---- takes ----------------------------------------------------------------------------------- */
 
-static void take(const imx_dispatch_args *args, int64_t row)
+/* To row `row` of c. */
+static void take_to(const imx_dispatch_args *args, int64_t token, int64_t row)
 {
-    if (args->row_pair[row] < 0)
-        return;
-    int64_t token = args->row_pair[row] / args->top_k, blocks = imx_dispatch_blocks(args);
+    int64_t blocks = imx_dispatch_blocks(args);
     size_t bytes = (size_t)(args->n * imx_dtype_size(args->wire));
     size_t scales = (size_t)blocks * sizeof(float);
     imbrexd_check_read(imx_dispatch_row(args, 0, token), bytes, 0, 1);
@@ -130,11 +128,19 @@ static void take(const imx_dispatch_args *args, int64_t row)
     memcpy(args->scale_c + row * blocks, imx_dispatch_scales(args, 0, token), scales);
 }
 
+static void take(const imx_dispatch_args *args, int64_t token)
+{
+    for (int64_t pair = token * args->top_k; pair < (token + 1) * args->top_k; pair++) {
+        if (args->pair_row[pair] >= 0)
+            take_to(args, token, args->pair_row[pair]);
+    }
+}
+
 void imx_dispatch_cpu(const void *untyped, const imbrexd_block *block)
 {
     const imx_dispatch_args *args = untyped;
     bool sends = args->step == IMX_DISPATCH_SENDS;
-    int64_t all = sends ? args->most : *args->end;
+    int64_t all = imx_dispatch_tokens(args);
     int64_t last = all * (block->index + 1) / block->count;
     for (int64_t i = all * block->index / block->count; i < last; i++) {
         if (sends)

@@ -4,14 +4,14 @@
 
 void imx_dispatch_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-enum { THREADS = 256, BLOCKS_A_UNIT = 4 }; /* sm80.cu: a block a token, or a row */
+enum { THREADS = 256, BLOCKS_A_UNIT = 4 }; /* a block a token */
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
     (void)largest;
     *config = (imx_cuda_config){
-        .source = "kernels/dispatch/sm80.cu",
+        .source = target->arch >= 90 ? "kernels/dispatch/sm90.cu" : "kernels/dispatch/sm80.cu",
         .entry = "imx_dispatch",
         .blocks = blocks * BLOCKS_A_UNIT,
         .cluster = 1,
@@ -20,12 +20,11 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     };
 }
 
-/* How many rows there are to take is only known on the device. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_dispatch_args *args = untyped;
-    int64_t wanted = args->step == IMX_DISPATCH_SENDS ? args->most : config->blocks;
-    launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
+    launch->blocks =
+        imx_cuda_blocks(config, imx_dispatch_tokens(args) > 0 ? imx_dispatch_tokens(args) : 1);
 }
 
 const imx_kernel imx_kernel_dispatch = {

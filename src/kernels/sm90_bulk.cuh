@@ -1,0 +1,89 @@
+/* sm90_bulk.cuh - Hopper's barriers in shared memory (mbarrier), and its copy engine for bytes in a
+ * row, one function each.
+ *
+ * Shared addresses are 32-bit numbers of the .shared window throughout.
+ */
+#ifndef IMX_SM90_BULK_CUH
+#define IMX_SM90_BULK_CUH
+
+#include "imbrex_device.h"
+
+#define BULK_FN static __device__ __forceinline__
+
+/* ---- barriers in shared memory -------------------------------------------------------------- */
+
+BULK_FN void mbar_init(uint32_t bar, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(bar), "r"(arrivals) : "memory");
+}
+
+/* Makes this thread's mbar_init visible to the copy engine. */
+BULK_FN void mbar_init_fence(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+
+BULK_FN void mbar_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(bar), "r"(bytes)
+                 : "memory");
+}
+
+BULK_FN void mbar_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(bar) : "memory");
+}
+
+/* Until the phase of that parity is over.  Who fills the barrier is in this block, or the copy
+ * engine, and never gives up, so there is no deadline.  All lanes of a warp alike. */
+BULK_FN void mbar_wait(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "AGAIN:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
+                 "@p bra.uni DONE;\n\t"
+                 "bra.uni AGAIN;\n\t"
+                 "DONE:\n\t}"
+                 :
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+}
+
+/* ---- the copy engine ------------------------------------------------------------------------ */
+
+/* Bytes in a row, a multiple of 16, without a map: from memory to shared memory, */
+BULK_FN void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
+/* and from there to memory, also a peer's. */
+BULK_FN void bulk_store(void *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :
+                 : "l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+BULK_FN void bulk_commit(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" : : : "memory");
+}
+
+/* Until all but `left` of this thread's groups have read shared memory. */
+#define bulk_wait_read(left) asm volatile("cp.async.bulk.wait_group.read " #left ";" : : : "memory")
+
+/* Until all of this thread's groups are written. */
+BULK_FN void bulk_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" : : : "memory");
+}
+
+#endif /* IMX_SM90_BULK_CUH */
