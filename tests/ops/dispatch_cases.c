@@ -418,6 +418,7 @@ static const imbrex_dispatch_desc shapes[] = {
     { .rank_tokens = 6, .n = 0, .experts = 5, .top_k = 3 },
     { .rank_tokens = 9, .n = 264, .experts = 7, .top_k = 3, .expert_capacity = 162 },
     { .rank_tokens = 4, .n = 5, .experts = 40, .top_k = 8, .rows = 800 },
+    { .rank_tokens = 5, .n = 4368, .experts = 6, .top_k = 3, .sms = 1 }, /* rows in pieces */
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

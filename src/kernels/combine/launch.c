@@ -6,19 +6,21 @@
 
 void imx_combine_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
-enum { THREADS = 256, BLOCKS_A_UNIT = 4 }; /* sm80.cu: a block a token */
+/* sm80.cu, sm90.cu: a block a token */
+enum { THREADS = 256, THREADS_SM90 = 288, BLOCKS_A_UNIT = 4 };
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
     const imx_combine_args *args = largest;
+    bool hopper = target->arch >= 90;
     *config = (imx_cuda_config){
-        .source = "kernels/combine/sm80.cu",
+        .source = hopper ? "kernels/combine/sm90.cu" : "kernels/combine/sm80.cu",
         .entry = "imx_combine",
         .blocks = blocks * BLOCKS_A_UNIT,
         .cluster = 1,
-        .threads = THREADS,
-        .early = target->arch >= 90,
+        .threads = hopper ? THREADS_SM90 : THREADS,
+        .early = hopper,
     };
     snprintf(config->options, sizeof config->options, "-DIMX_DTYPE=%d", args->dtype);
 }
