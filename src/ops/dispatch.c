@@ -263,8 +263,8 @@ static void layout(const imx_variant *variant, imx_needs *needs)
 static imbrex_status prepare(imx_variant *variant)
 {
     const imx_dispatch_args all = dispatch_args(variant->plan);
-    const imx_route_args pairs = { .tokens = (int32_t)imx_dispatch_slots(variant->plan),
-                                   .top_k = all.top_k };
+    const imx_route_args pairs =
+        route_args(imx_dispatch_desc_of(variant->plan), variant->plan->group);
     IMX_TRY(imx_variant_prepare(variant, DISPATCH, &imx_kernel_dispatch, &all));
     return imx_variant_prepare(variant, ROUTE, &imx_kernel_route, &pairs);
 }

@@ -443,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (blockIdx.x == 0)
         tell(args.route, &s, watch);
-    clear_gaps(args.route, &s);
+    clear_gaps(args.route, &s, (int32_t)blockIdx.x, (int32_t)gridDim.x);
     if (place_share(run, &s))
         take_weights(run);
 }

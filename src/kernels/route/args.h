@@ -18,8 +18,8 @@
  *     pair_expert    -1: no expert of 0..experts-1
  *
  * A histogram over experts, a prefix sum, and each expert's pairs counted off in their order: no
- * two blocks or threads compete for a place.  On GPUs an expert's pairs are one block's, whose
- * warps count the matches in their parts first.
+ * two blocks or threads compete for a place.  On GPUs warps count the pairs of their parts first,
+ * so that each knows how many lie ahead.
  *
  * More rows than `rows`, or than `capacity` of one expert: nothing is written beyond them (pair_row
  * is -1, and what experts have is cut), and the group fails by IMBREXD_FAULT_ROWS, whose index is

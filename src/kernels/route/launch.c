@@ -1,15 +1,62 @@
 /* launch.c - the route kernel's table row, and how it is launched on GPUs. */
+#include <stdio.h>
+
 #include "args.h"
 #include "kernels/kernels.h"
+#include "sm90_shape.h"
 
 void imx_route_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 
 enum { THREADS = 1024 }; /* sm80.cu */
 
+static int64_t pairs_of(const imx_route_args *args)
+{
+    return (int64_t)args->tokens * args->top_k;
+}
+
+/* ---- Hopper, of many pairs ------------------------------------------------------------------- */
+
+enum { PAIRS_LEAST = 8192, CLUSTERS_MOST = 4, EXPERTS_LEAST = 32 };
+
+/* Few forms are to be compiled. */
+static int experts_of_form(const imx_route_args *args)
+{
+    int experts = EXPERTS_LEAST;
+    while (experts < args->here)
+        experts *= 2;
+    return experts;
+}
+
+static bool is_for_cluster(const imx_route_args *args, const imx_cuda_target *target, int blocks)
+{
+    return target->arch >= 90 && pairs_of(args) >= PAIRS_LEAST && blocks >= 2 * IMX_ROUTE_CLUSTER &&
+           (size_t)IMX_ROUTE_SHARED(experts_of_form(args)) <= target->shared_bytes_most;
+}
+
+static void config_cluster(const imx_route_args *args, int blocks, imx_cuda_config *config)
+{
+    int clusters = blocks / IMX_ROUTE_CLUSTER, experts = experts_of_form(args);
+    *config = (imx_cuda_config){
+        .source = "kernels/route/sm90.cu",
+        .entry = "imx_route",
+        .blocks = (clusters < CLUSTERS_MOST ? clusters : CLUSTERS_MOST) * IMX_ROUTE_CLUSTER,
+        .cluster = IMX_ROUTE_CLUSTER,
+        .threads = IMX_ROUTE_WARPS * 32,
+        .early = true,
+        .shared_bytes = (size_t)IMX_ROUTE_SHARED(experts),
+    };
+    snprintf(config->options, sizeof config->options, "-DIMX_EXPERTS=%d", experts);
+}
+
+/* ---- the row --------------------------------------------------------------------------------- */
+
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
-    (void)largest;
+    if (is_for_cluster(largest, target, blocks)) {
+        config_cluster(largest, blocks, config);
+        return;
+    }
     *config = (imx_cuda_config){
         .source = "kernels/route/sm80.cu",
         .entry = "imx_route",
@@ -20,13 +67,14 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     };
 }
 
-/* A block an expert, or as many as own pairs keep busy. */
+/* A block an expert, or as many as own pairs keep busy; or all. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_route_args *args = untyped;
-    int64_t pairs = (int64_t)args->tokens * args->top_k;
-    int64_t wanted = args->step == IMX_ROUTE_PACKS ? (pairs + THREADS - 1) / THREADS : args->here;
-    launch->blocks = imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
+    int64_t packing = (pairs_of(args) + THREADS - 1) / THREADS;
+    int64_t wanted = args->step == IMX_ROUTE_PACKS ? packing : args->here;
+    launch->blocks =
+        config->cluster > 1 ? config->blocks : imx_cuda_blocks(config, wanted > 0 ? wanted : 1);
 }
 
 const imx_kernel imx_kernel_route = {

@@ -78,10 +78,10 @@ ROUTE_FN void tell(const imx_route_args &args, const places *s, const imbrexd_wa
     }
 }
 
-/* Rows between experts, and behind all. */
-ROUTE_FN void clear_gaps(const imx_route_args &args, const places *s)
+/* Rows between experts, and behind all; by that block of so many. */
+ROUTE_FN void clear_gaps(const imx_route_args &args, const places *s, int32_t block, int32_t blocks)
 {
-    for (int32_t e = (int32_t)blockIdx.x; e <= args.here; e += (int32_t)gridDim.x) {
+    for (int32_t e = block; e <= args.here; e += blocks) {
         bool last = e == args.here;
         int32_t first = last ? s->all : s->begin[e] + s->count[e];
         int32_t next = last ? args.rows : e + 1 < args.here ? s->begin[e + 1] : s->all;
