@@ -2,7 +2,7 @@
  *
  *     all blocks | ids, weights, rows of own tokens to all who want them |
  *                | ids of all ranks, as they come: how many pairs each expert has |
- *                | a block's share of the pairs here, by expert: their rows, as they come, to c |
+ *                | a block's share of all tokens: their rows, as they come, to all places in c |
  *
  * Every block takes all ids and counts for itself: no block tells another anything.  This rank is
  * sent what is its own, too.  A block waits for any blocks of all ranks, its own among them: all of
@@ -17,15 +17,13 @@
 
 enum { THREADS = 512, WARPS = THREADS / 32, LANES = 32 };
 enum { AHEAD = 4 /* units of a thread that are under way */ };
-enum { LIST = 256 /* pairs that a block places at a time */ };
+enum { PLACES = 64 /* of a token, at most */, EIGHT = 8 /* pairs that a lane looks at together */ };
 enum : unsigned { ALL = 0xffffffff }; /* lanes */
 
 /* Of a block; and in dynamic shared memory the expert of each pair, counted from this rank's first;
  * -1: it is not here. */
 struct shared : places {
-    int32_t before[IMX_ROUTE_EXPERTS + 1]; /* pairs of the experts ahead of each */
-    int32_t found[WARPS];                  /* an expert's pairs in each warp's part */
-    int32_t list[LIST];                    /* pairs that are being placed */
+    int32_t row[2][PLACES]; /* of the places of a token, and of the next one; -1: it has none */
 };
 
 extern __shared__ __attribute__((aligned(16))) int16_t expert_of[];
@@ -267,50 +265,42 @@ LL_FN int take_weights(const run_of &run)
     return there;
 }
 
-/* By one warp. */
-LL_FN void count_before(const imx_route_args &route, shared *s)
-{
-    int32_t sum = 0, lane = warps_lane();
-    for (int32_t at = 0; at < route.here; at += LANES) {
-        int32_t upto = at + lane < route.here ? s->count[at + lane] : 0;
-#pragma unroll
-        for (int step = 1; step < LANES; step *= 2) {
-            int32_t other = __shfl_up_sync(ALL, upto, step);
-            upto += lane >= step ? other : 0;
-        }
-        if (at + lane < route.here)
-            s->before[at + lane + 1] = sum + upto;
-        sum += __shfl_sync(ALL, upto, LANES - 1);
-    }
-    if (lane == 0)
-        s->before[0] = 0;
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* By all threads: number `from` and those behind it of an expert's pairs, `count` of them, in
- * s->list. */
-LL_FN void list_pairs(const run_of &run, shared *s, int32_t e, int32_t from, int32_t count)
+/* By a warp: how many pairs ahead of one are of its expert, e. */
+LL_FN int32_t pairs_ahead(int32_t pair, int32_t e)
 {
-    int32_t pairs = run.pairs * run.args.team.size, part = (pairs / WARPS / LANES + 1) * LANES;
-    int32_t warp = (int32_t)threadIdx.x / LANES, lane = warps_lane(), number = 0;
-    int32_t first = warp * part, end = pairs - first < part ? pairs : first + part;
-    for (int32_t i = first + lane; i - lane < end; i += LANES)
-        number += __popc(__ballot_sync(ALL, i < end && expert_of[i] == e));
-    if (lane == 0)
-        s->found[warp] = number;
-    __syncthreads();
-    number = 0;
-    for (int32_t w = 0; w < warp; w++)
-        number += s->found[w];
-    for (int32_t i = first + lane; i - lane < end; i += LANES) {
-        unsigned mask = __ballot_sync(ALL, i < end && expert_of[i] == e);
-        int32_t mine = number + __popc(mask & ((1u << lane) - 1)) - from;
-        if (mask >> lane & 1 && mine >= 0 && mine < count)
-            s->list[mine] = i;
-        number += __popc(mask);
+    int32_t ahead = 0;
+    for (int32_t i = warps_lane() * EIGHT; i < pair; i += LANES * EIGHT) {
+        union {
+            uint4 all;
+            int16_t of[EIGHT];
+        } experts = { *(const uint4 *)&expert_of[i] };
+#pragma unroll
+        for (int j = 0; j < EIGHT; j++)
+            ahead += i + j < pair && experts.of[j] == e;
     }
-    __syncthreads();
+    return (int32_t)__reduce_add_sync(ALL, (uint32_t)ahead);
+}
+
+/* By all threads: the rows of a token's places.  tells: who writes them down, too. */
+LL_FN void find_rows(const run_of &run, const places *s, int32_t token, bool tells, int32_t *rows)
+{
+    const imx_route_args &route = run.args.route;
+    for (int32_t place = (int32_t)threadIdx.x / LANES; place < route.top_k; place += WARPS) {
+        int32_t pair = token * route.top_k + place, e = expert_of[pair], row = -1;
+        if (e >= 0)
+            row = s->begin[e] + pairs_ahead(pair, e);
+        if (e >= 0 && row >= limit_of(route, s, e))
+            row = -1;
+        if (warps_lane())
+            continue;
+        rows[place] = row;
+        if (tells && e >= 0)
+            route.pair_row[pair] = row;
+        if (tells && row >= 0)
+            route.row_pair[row] = pair;
+    }
 }
 
 /* 8 bytes of a row that has come, from byte `at` on: of c, or two scales. */
@@ -335,77 +325,60 @@ LL_FN void put_word(const run_of &run, int64_t row, int32_t at, uint64_t word)
     }
 }
 
-/* The list's tokens, to rows from `row` on, below limit; 0: gave up. */
-LL_FN int take_rows(const run_of &run, const shared *s, int32_t row, int32_t count, int32_t limit)
+/* Units [from, to) of a token, to its rows; 0: gave up. */
+LL_FN int take_units(const run_of &run, const int32_t *rows, int32_t token, int32_t from,
+                     int32_t to)
 {
     const imx_dispatch_args &d = run.args.dispatch;
-    int32_t units = count * run.units, here = run.args.team.rank;
-    for (int32_t first = (int32_t)threadIdx.x; first - warps_lane() < units;
+    const imx_ll_unit *units =
+        part(run, run.args.team.rank, token / d.most) + imx_dispatch_ll_token(&d, token % d.most);
+    for (int32_t first = from + (int32_t)threadIdx.x; first - warps_lane() < to;
          first += AHEAD * THREADS) {
         imx_ll_units_of<AHEAD> u;
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
-            int32_t i = first + j * THREADS, k = i / run.units, token;
-            u.at[j] = NULL;
-            if (i < units && row + k < limit) {
-                token = s->list[k] / d.top_k;
-                u.at[j] = part(run, here, token / d.most) +
-                          imx_dispatch_ll_token(&d, token % d.most) + (i - k * run.units);
-            }
+            int32_t i = first + j * THREADS;
+            u.at[j] = i < to ? units + i : NULL;
         }
         if (!take_lines(u, run.epoch, run.watch, point_of{ run }))
             return 0;
+#pragma unroll 1
+        for (int place = 0; place < d.top_k; place++) {
+            int32_t row = rows[place];
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            int32_t i = first + j * THREADS, k = i / run.units, unit = i - k * run.units;
-            int32_t at = (int32_t)data_at(unit);
-            if (!u.at[j])
-                continue;
-            put_word(run, row + k, at, u.unit[j].first);
-            if (!is_flag(unit))
-                put_word(run, row + k, at + 8, u.unit[j].second);
+            for (int j = 0; j < AHEAD; j++) {
+                int32_t unit = first + j * THREADS, at = (int32_t)data_at(unit);
+                if (row < 0 || !u.at[j])
+                    continue;
+                put_word(run, row, at, u.unit[j].first);
+                if (!is_flag(unit))
+                    put_word(run, row, at + 8, u.unit[j].second);
+            }
         }
     }
     return 1;
 }
 
-/* By all threads: pairs from number `from` on of an expert's, to their rows; 0: gave up. */
-LL_FN int place(const run_of &run, shared *s, int32_t e, int32_t from, int32_t count)
+/* The block's share of all ranks' tokens; where there are blocks enough several share one, line by
+ * line.  0: gave up. */
+LL_FN int take_tokens(const run_of &run, shared *s)
 {
-    const imx_route_args &route = run.args.route;
-    int32_t row = s->begin[e] + from, limit = limit_of(route, s, e);
-    list_pairs(run, s, e, from, count);
-    for (int32_t i = (int32_t)threadIdx.x; i < count; i += THREADS) {
-        route.pair_row[s->list[i]] = row + i < limit ? row + i : -1;
-        if (row + i < limit)
-            route.row_pair[row + i] = s->list[i];
+    const imx_dispatch_args &d = run.args.dispatch;
+    int32_t tokens = d.ranks * d.most, lines = run.units / IMX_LL_UNITS, there = 1, turn = 0;
+    int32_t pieces = tokens ? (int32_t)gridDim.x / tokens : 1;
+    pieces = pieces < 1 ? 1 : pieces;
+    for (int32_t item = (int32_t)blockIdx.x; item < tokens * pieces; item += (int32_t)gridDim.x) {
+        int32_t token = item / pieces, piece = item % pieces, any = 0, *rows = s->row[turn];
+        find_rows(run, s, token, piece == 0, rows);
+        __syncthreads(); /* and nobody reads the rows of the token before the last */
+        turn ^= 1;
+        for (int place = 0; place < d.top_k; place++)
+            any |= rows[place] >= 0;
+        if (any && there)
+            there = take_units(run, rows, token, lines * piece / pieces * IMX_LL_UNITS,
+                               lines * (piece + 1) / pieces * IMX_LL_UNITS);
     }
-    return __syncthreads_and(take_rows(run, s, row, count, limit));
-}
-
-/* The block's share of all pairs here. */
-LL_FN int place_share(const run_of &run, shared *s)
-{
-    int32_t all = s->before[run.args.route.here], grid = (int32_t)gridDim.x;
-    int32_t at = (int32_t)((int64_t)all * blockIdx.x / grid);
-    int32_t end = (int32_t)((int64_t)all * (blockIdx.x + 1) / grid), low = 0;
-    for (int32_t high = run.args.route.here; high - low > 1;) {
-        int32_t middle = (low + high) / 2;
-        if (s->before[middle] <= at)
-            low = middle;
-        else
-            high = middle;
-    }
-    for (int32_t e = low; at < end; e++) {
-        int32_t next = s->before[e + 1] < end ? s->before[e + 1] : end;
-        for (; at < next; at += LIST) {
-            int32_t count = next - at < LIST ? next - at : LIST;
-            if (!place(run, s, e, at - s->before[e], count))
-                return 0;
-        }
-        at = next;
-    }
-    return 1;
+    return there;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -438,12 +411,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     if (threadIdx.x < LANES)
         place_experts(args.route, &s);
-    else if (threadIdx.x < 2 * LANES)
-        count_before(args.route, &s);
     __syncthreads();
     if (blockIdx.x == 0)
         tell(args.route, &s, watch);
     clear_gaps(args.route, &s, (int32_t)blockIdx.x, (int32_t)gridDim.x);
-    if (place_share(run, &s))
+    if (take_tokens(run, &s))
         take_weights(run);
 }
