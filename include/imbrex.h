@@ -342,11 +342,11 @@ typedef struct imbrex_gemm_desc {
     int sms;
     /* The fewest rows of a run that is to be fast.  What is best for many rows takes several times
      * as long as it must for few: so a plan on "cuda", of ranks of one node, whose algorithm and
-     * chunk_rows are the library's choice, has variants for up to 64, 128, 256, 384, 512, 768,
-     * 1024 and 2048 rows, of those from m_least to 3/4 m, and a run goes by the first that it fits
-     * in.  All of them together take about the memory of 5000 to 9000 rows, of up to 16000 the more
-     * of them are "ll", and time when the plan is made; m_least = m makes none.  In
-     * imbrex_kernel_desc.gemm it must be 0. */
+     * chunk_rows are the library's choice, has variants for up to 64, 128, 256, 384, 512, 640,
+     * 768, 1024, 1280, 1536 and 2048 rows, of those from m_least to 3/4 m, and a run goes by the
+     * first that it fits in.  All of them together take about the memory of 9000 to 15000 rows, of
+     * up to 27000 the more of them are "ll", and time when the plan is made; m_least = m makes
+     * none.  In imbrex_kernel_desc.gemm it must be 0. */
     int64_t m_least;
     imbrex_norm norm; /* gemm_rs, gemm_ar: what happens to the sum; else 0 */
     /* 1: bits of a row of the product do not depend on m, nor on the other rows: k is added up as

@@ -63,7 +63,7 @@ typedef struct imx_words {
     size_t from, to;
 } imx_words;
 
-enum { IMX_WORDS_MOST = 72 }; /* such places of a piece */
+enum { IMX_WORDS_MOST = 96 }; /* such places of a piece */
 
 typedef struct imx_device_desc {
     int index;      /* of the device, from "name:index"; -1: the backend takes one by local_rank */

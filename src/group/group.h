@@ -136,7 +136,7 @@ typedef struct imx_field {
     bool real; /* it is a float's bits */
 } imx_field;
 
-enum { IMX_AGREE_FIELDS = 36, IMX_AGREE_NOTE = 256 };
+enum { IMX_AGREE_FIELDS = 40, IMX_AGREE_NOTE = 256 };
 
 /* Collective: swaps bytes through the bootstrap.  If that fails: why the group has, or PEER or
  * TIMEOUT. */

@@ -71,7 +71,7 @@ struct imx_variant {
     uint64_t runs; /* enqueued so far: its parity picks the buffer */
 };
 
-enum { IMX_VARIANTS = 9 };
+enum { IMX_VARIANTS = 12 };
 
 struct imbrex_plan {
     imx_object object;

@@ -188,7 +188,8 @@ imbrex_status imx_variant_decide(imx_variant *variant, const imx_request *r)
 
 /* Steps that hold any run to less than what sequential takes, also between them: by a variant for
  * 1024 rows 700 take more. */
-static const int64_t steps[IMX_VARIANTS - 1] = { 64, 128, 256, 384, 512, 768, 1024, 2048 };
+static const int64_t steps[IMX_VARIANTS - 1] = { 64,  128,  256,  384,  512, 640,
+                                                 768, 1024, 1280, 1536, 2048 };
 
 int imx_variant_rows(const imbrex_group *group, const imx_request *r, int64_t rows[IMX_VARIANTS])
 {

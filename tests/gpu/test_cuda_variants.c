@@ -145,7 +145,7 @@ static void an_epoch_each(void **state)
 /* ---- whatever fails -------------------------------------------------------------------------- */
 
 static const char makes_none[] =
-    "(the plan has 8 variants for fewer rows; desc.m_least = desc.m makes none)";
+    "(the plan has 11 variants for fewer rows; desc.m_least = desc.m makes none)";
 
 /* The n-th call of the driver. */
 static void any_call_fails(void **state)

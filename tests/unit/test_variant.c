@@ -53,7 +53,7 @@ static void those_that_are_asked_for(void **state)
     } rows[] = {
         { 0, 0, NULL, 0, 1 },       { 85, 0, NULL, 0, 1 },
         { 86, 0, NULL, 0, 2 },      { 2730, 0, NULL, 0, IMX_VARIANTS - 1 },
-        { 2731, 64, NULL, 0, 9 },   { 2731, 65, NULL, 0, 8 },
+        { 2731, 64, NULL, 0, 12 },  { 2731, 65, NULL, 0, 11 },
         { 2731, 2048, NULL, 0, 2 }, { 2731, 2049, NULL, 0, 1 },
         { 2731, 0, "copy", 0, 1 },  { 2731, 0, NULL, 64, 1 },
     };
@@ -103,7 +103,8 @@ static void the_fewest_rows_that_a_run_fits_in(void **state)
 static void points_tell_plans_and_variants(void **state)
 {
     (void)state;
-    static const int64_t rows[IMX_VARIANTS] = { 8192, 64, 128, 256, 384, 512, 768, 1024, 2048 };
+    static const int64_t rows[IMX_VARIANTS] = { 8192, 64,  128,  256,  384,  512,
+                                                640,  768, 1024, 1280, 1536, 2048 };
     static imbrex_plan several, one;
     imbrex_group group = { .objects[IMX_OF_LIBRARY].first = &several.object };
     fill(&several, 7, rows, IMX_VARIANTS);
