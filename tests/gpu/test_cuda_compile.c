@@ -14,6 +14,7 @@
 #include "backends/cuda/nvrtc.h"
 #include "base/source.h"
 #include "compile_jobs.h"
+#include "compile_tiles.h"
 #include "kernels/activate/args.h"
 #include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
@@ -405,42 +406,6 @@ static void folds(void **state)
     try_gemm(odd, IMBREX_BF16, IMBREX_NK, IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH, 1, 1);
 }
 
-/* Tiles of every width that two blocks make together, for few rows and not so few. */
-static void split(void **state)
-{
-    (void)state;
-    static const int ms[] = { 64, 128, 16 };
-    for (int cols = 64; cols <= 128; cols += 16) {
-        for (int i = 0; i < (cols == 80 ? 3 : 2); i++) {
-            int m = ms[i];
-            imx_gemm_args args = {
-                .schedule = { .m = m,
-                              .n = BLOCKS / 2 * cols,
-                              .ranks = 1,
-                              .chunk_rows = m,
-                              .tile_rows = m,
-                              .tile_cols = cols,
-                              .group = 1,
-                              .chunks = 1 },
-                .k = 16384,
-                .dtype = cols == 112 ? IMBREX_F16 : IMBREX_BF16,
-                .layout = cols == 96 ? IMBREX_KN : IMBREX_NK,
-                .features = IMX_GEMM_GATHERS,
-            };
-            char width[40];
-            imx_cuda_config config = { 0 };
-            snprintf(width, sizeof width, "-DIMX_TILE_N=%d ", cols);
-            imx_kernel_gemm.cuda_config(&args, &targets[1], BLOCKS, &config);
-            if (!strstr(config.options, width) || !strstr(config.options, "-DIMX_SPLIT"))
-                fail_msg("m=%d n=%d: %s", m, BLOCKS / 2 * cols, config.options);
-            try_on(&imx_kernel_gemm, &args, &targets[1]);
-            args.features = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
-            args.team.size = 4;
-            try_on(&imx_kernel_gemm, &args, &targets[1]);
-        }
-    }
-}
-
 /* Tiles that the kernel adds up: shared ones of every width, and such as take turns, of two ranks,
  * which have most under way. */
 static void sums(void **state)
@@ -563,7 +528,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(gemm),
         cmocka_unit_test(ring),
         cmocka_unit_test(folds),
-        cmocka_unit_test(split),
+        cmocka_unit_test(compile_tiles_split),
+        cmocka_unit_test(compile_tiles_turned),
+        cmocka_unit_test(compile_tiles_tall),
         cmocka_unit_test(sums),
         cmocka_unit_test(signals),
         cmocka_unit_test(reduce),

@@ -15,7 +15,7 @@ void imx_gemm_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 size_t imx_gemm_cpu_scratch(const void *args);
 
 /* imx_cuda_config.kept */
-enum { FORM, A_BOX_ROWS, B_BOX_ROWS, C_BOX_COLS };
+enum { FORM, A_BOX_ROWS, B_BOX_ROWS, C_BOX_COLS /* 0: c has no map */ };
 
 enum { OPERAND_MAPS = 6 };
 
@@ -115,7 +115,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
 {
     const imx_sm90_config *c = &tiling->sm90;
     /* A block that has no tile pushes all the same: else few would bring all of the rows. */
-    int wanted = args->features & IMX_GEMM_PUSHES ? units : c->blocks;
+    int wanted = args->features & IMX_GEMM_PUSHES ? c->room : c->blocks;
     *config = (imx_cuda_config){
         .source =
             imx_dtype_eight(args->dtype) ? "kernels/gemm/sm90_eight.cu" : "kernels/gemm/sm90.cu",
@@ -129,7 +129,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .kept[FORM] = IMX_GEMM_SM90,
         .kept[A_BOX_ROWS] = c->tile_m,
         .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? atom(args) : c->tile_n) / c->cluster_m,
-        .kept[C_BOX_COLS] = imx_sm90_tune_piece_cols(c),
+        .kept[C_BOX_COLS] = c->turned ? 0 : imx_sm90_tune_piece_cols(c),
     };
     char ranks[48] = "", of_8bit[64];
     say_8bit(args, of_8bit, sizeof of_8bit);
@@ -330,7 +330,8 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     const int *box = config->kept;
     launch->map_count = 0;
     add_operand_maps(args, box[A_BOX_ROWS], box[B_BOX_ROWS], launch);
-    if (s->n % 8 == 0 && !(args->features & IMX_GEMM_REDUCE_PUSH)) /* else by ordinary stores */
+    if (box[C_BOX_COLS] && s->n % 8 == 0 &&
+        !(args->features & IMX_GEMM_REDUCE_PUSH)) /* else by ordinary stores */
         add_c_maps(args, box[A_BOX_ROWS], box[C_BOX_COLS], launch);
     if (args->features & IMX_GEMM_FORWARDS) {
         launch->map_count = OPERAND_MAPS + 1; /* also where there is none of c */

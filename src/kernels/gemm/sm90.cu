@@ -1,6 +1,6 @@
 /* sm90.cu - the GEMM kernel for Hopper: copy engine, barriers and warpgroup products.
  *
- * A block has one producer thread and one or two consumer warpgroups.  A ring of stages lies
+ * A block has one producer thread and one to three consumer warpgroups.  A ring of stages lies
  * between them; a stage holds TILE_K columns of a and of b.  full[stage]: its bytes came;
  * empty[stage]: all have read it.  Together the consumers share a tile's rows:
  *
@@ -24,10 +24,13 @@
  * in info[stage] of the tile's first stage.
  *
  * Options of the tile (sm90_tune.c):
- *   IMX_TILE_M  64 | 128, rows of a block      IMX_TILE_N    multiple of 16, at most 256
+ *   IMX_TILE_M  64 | 128 | 192, of a block's rows
+ *                                              IMX_TILE_N    multiple of 16, at most 256
  *   IMX_WG_M    64 | 128, of a warpgroup       IMX_PINGPONG  consumers take turns
  *   IMX_STAGES                                 IMX_CLUSTER_M 1 | 2
  *   IMX_BUFFERS 1 | 2, pieces of c that a consumer warp has room for
+ *   IMX_TURNED  the tile is made as its transpose (sm90_turned.cuh): IMX_TILE_M is a multiple of 8,
+ *               IMX_TILE_N 64 | 128 | 192
  *   IMX_SPLIT   the cluster is two blocks that make a tile together (sm90_split.cuh)
  *   IMX_BULK    what IMX_PUSH sends goes by the copy engine: there is room for it (sm90_push.cuh)
  * Of operands and order (launch.c):
@@ -69,23 +72,30 @@
 
 /* ---- the consumers -------------------------------------------------------------------------- */
 
-/* d (+)= a stage's a and b; add: whether the first product adds. */
-IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int first_row, int add)
+/* d (+)= a stage's a and b; first: of this warpgroup's rows of a, or of a turned tile's columns of
+ * b; add: whether the first product adds.  An atom of b [k, n] has 64 columns in 8192 bytes. */
+IMX_FN void multiply(float (&d)[HALVES][IMX_ACC], uint32_t stage_address, int first, int add)
 {
-    uint64_t a = wgmma_tile(stage_address + first_row * 128, 16);
+    uint64_t a = wgmma_tile(stage_address + (TURNED ? 0 : first * 128), 16);
+    uint32_t b_address = stage_address + A_BYTES + (TURNED ? first * 128 : 0);
 #ifdef IMX_B_KN
-    uint64_t b = wgmma_tile(stage_address + A_BYTES, 8192);
+    uint64_t b = wgmma_tile(b_address, 8192);
     const uint32_t b_step = 16 * 128 >> 4;
 #else
-    uint64_t b = wgmma_tile(stage_address + A_BYTES, 16);
+    uint64_t b = wgmma_tile(b_address, 16);
     const uint32_t b_step = 32 >> 4;
 #endif
+    const uint32_t a_step = 32 >> 4;
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < TILE_K / 16; i++)
 #pragma unroll
-        for (int h = 0; h < HALVES; h++)
-            wgmma(d[h], a + h * (64 * 128 >> 4) + i * (32 >> 4), b + i * b_step, i > 0 || add);
+        for (int h = 0; h < HALVES; h++) {
+            if (TURNED)
+                wgmma(d[h], b + i * b_step, a + i * a_step, i > 0 || add);
+            else
+                wgmma(d[h], a + h * (64 * 128 >> 4) + i * a_step, b + i * b_step, i > 0 || add);
+        }
     wgmma_commit();
 }
 
@@ -124,9 +134,14 @@ IMX_FN void store_pieces(const uint32_t (&packed)[HALVES][IMX_ACC / 2], const im
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll
     for (int q = 0; q < PIECES; q++) {
-        if (q >= from && q < to && (SPLIT == 1 || q == split_block()))
+        if (q >= from && q < to && (SPLIT == 1 || q == split_block())) {
+#ifdef IMX_TURNED
+            store_turned(packed[0], args, note, base, q);
+#else
             store_piece(packed[0], args, c, note, warp_row(),
                         ends ? take_stages(base, q) : take_buffer(base, q), q);
+#endif
+        }
     }
 #ifdef IMX_POSTS
     if (to == ALL_GONE)
@@ -234,7 +249,9 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
 #ifdef IMX_SPLIT
         exchange(d[0], base, &exchanged);
 #endif
-#if !defined(IMX_STORE) && !defined(IMX_REDUCE_PUSH) && !defined(IMX_REDUCE_PULL)
+#if defined(IMX_TURNED)
+        add_bias_turned(d[0], args, note_of(now)->col + warp_row());
+#elif !defined(IMX_STORE) && !defined(IMX_REDUCE_PUSH) && !defined(IMX_REDUCE_PULL)
         add_bias(d, args, note_of(now)->col);
 #endif
 #if defined(IMX_CREDITS) && !defined(IMX_REDUCE_PUSH)

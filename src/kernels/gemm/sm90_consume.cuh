@@ -10,6 +10,7 @@
 #include "sm90_reduce_push.cuh"
 #include "sm90_split.cuh"
 #include "sm90_store.cuh"
+#include "sm90_turned.cuh"
 
 #ifdef IMX_ENDS_EARLY
 /* The producer's four warps.  What they have read, peers may write again when the block has counted
@@ -57,7 +58,8 @@ IMX_FN void pack_half(uint32_t (&packed)[IMX_ACC / 2], const float (&d)[IMX_ACC]
         packed[j] = rounded(d[2 * j], d[2 * j + 1]);
 }
 
-/* The first of this warp's rows of a tile, worked out where it stands (thread_here). */
+/* The first of this warp's rows of a tile, or columns of a turned one, worked out where it stands
+ * (thread_here). */
 IMX_FN int warp_row(void)
 {
     int warp = (int)thread_here() / 32 - 4;

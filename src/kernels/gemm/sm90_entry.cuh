@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         tma_prefetch_map(&maps.a);
         tma_prefetch_map(&maps.b);
-        if (!REDUCE_PUSH)
+        if (!REDUCE_PUSH && !TURNED)
             tma_prefetch_map(&maps.c[SCATTER_PUSH ? args.schedule.first : 0]);
         for (uint32_t i = 0; i < IMX_STAGES; i++) {
             mbar_init(full_of(base, i), 1);

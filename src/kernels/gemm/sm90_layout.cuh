@@ -18,6 +18,11 @@
                            IMX_WG_M != 64 || IMX_CLUSTER_M > 1)
 #error "the two blocks of a split tile have nothing else to share"
 #endif
+#if defined(IMX_TURNED) && (defined(IMX_PINGPONG) || defined(IMX_EIGHT) || defined(IMX_RING) || \
+                            defined(IMX_HOOKS) || defined(IMX_POST) || defined(IMX_STORE) ||    \
+                            defined(IMX_REDUCE_PUSH) || defined(IMX_REDUCE_PULL))
+#error "a turned tile goes to c, and nobody waits for it"
+#endif
 #if defined(IMX_BULK) && (!defined(IMX_PUSH) || defined(IMX_SLICES))
 #error "the copy engine pushes chunks of rows, nothing else"
 #endif
@@ -44,10 +49,12 @@
     !defined(IMX_HOOKS)
 #define IMX_CREDITS /* tiles go where peers read: a warp beside the producer looks when they may */
 #endif
-#if defined(IMX_PINGPONG) || IMX_TILE_M > IMX_WG_M
+#if defined(IMX_PINGPONG)
 #define IMX_CONSUMERS 2
+#elif defined(IMX_TURNED)
+#define IMX_CONSUMERS (IMX_TILE_N / IMX_WG_M)
 #else
-#define IMX_CONSUMERS 1
+#define IMX_CONSUMERS (IMX_TILE_M / IMX_WG_M)
 #endif
 
 #if defined(IMX_TEAM) && !defined(IMX_POSTS)
@@ -103,7 +110,7 @@ enum {
 #else
     PASSES = 0,
 #endif
-    PASSES_FAST = PASSES && IMX_TILE_N <= 224,
+    PASSES_FAST = PASSES && IMX_SUMS_N <= (IMX_CONSUMERS > 2 ? 96 : 224),
 #ifdef IMX_BULK
     BULK = 1,
 #else
@@ -113,6 +120,11 @@ enum {
     REDUCE_PUSH = 1,
 #else
     REDUCE_PUSH = 0,
+#endif
+#ifdef IMX_TURNED
+    TURNED = 1,
+#else
+    TURNED = 0,
 #endif
 #ifdef IMX_SPLIT
     SPLIT = 2,
@@ -146,8 +158,9 @@ enum {
 #endif
     B_BYTES = B_COLS * 128,
     STAGE_BYTES = A_BYTES + B_BYTES,
-    /* Columns of c that one store takes, and bits of its swizzle. */
-    PIECE_COLS = SPLIT > 1              ? IMX_TILE_N / 2
+    /* Columns of c that one store takes, of a turned tile rows, and bits of its swizzle. */
+    PIECE_COLS = SPLIT > 1              ? IMX_SUMS_N / 2
+                 : TURNED               ? 16
                  : IMX_TILE_N % 64 == 0 ? 64
                  : IMX_TILE_N % 32 == 0 ? 32
                                         : IMX_TILE_N / 2,
@@ -155,14 +168,14 @@ enum {
                     : PIECE_COLS == 32 ? 2
                                        : 0,
     PIECE_BYTES = 16 * PIECE_COLS * 2,
-    PIECES = IMX_TILE_N / PIECE_COLS,
+    PIECES = (IMX_SUMS_N + PIECE_COLS - 1) / PIECE_COLS,
     /* Whether pieces, which leave beneath products, have but one buffer: then they are further
      * apart, and the last tile's, which has no products above it, leave through the stages. */
     ONE_BUFFER = IMX_BUFFERS == 1 && TURNS == 1 && SPLIT == 1 && !EIGHT,
     PIECES_APART = ONE_BUFFER ? 4 : 1, /* steps */
     C_AT = IMX_STAGES * STAGE_BYTES,
     EXCHANGE_AT = C_AT + CONSUMERS * 4 * IMX_BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
-    EXCHANGE_BYTES = 32 * IMX_TILE_N,                               /* a warp: half of its sums */
+    EXCHANGE_BYTES = 32 * IMX_SUMS_N,                               /* a warp: half of its sums */
     BULK_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES, /* with IMX_BULK */
     INFO_AT = BULK_AT + BULK * 2 * IMX_SM90_BULK,
     INFO_BYTES = 32,
@@ -193,12 +206,15 @@ enum {
 #else
     FOLDS_FAST = 0,
 #endif
-    /* Of a thread; together what the launch gives three warpgroups. */
-    PRODUCER_REGISTERS = REDUCE_PULL || PASSES_FAST                                ? 88
-                         : HOOKS || FOLDS_FAST                                     ? 72
-                         : SCATTER_PUSH || REDUCE_PUSH || BUSY || IMX_TILE_N <= 64 ? 56
-                                                                                   : 40,
-    CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2,
+    /* Of a thread; together what the launch gives all warpgroups.  A third consumer leaves each of
+     * them less, and what they cannot share evenly to the producer's. */
+    PRODUCER_REGISTERS = REDUCE_PULL || PASSES_FAST ? (CONSUMERS > 2 ? 104 : 88)
+                         : HOOKS || FOLDS_FAST      ? (CONSUMERS > 2 ? 80 : 72)
+                         : SCATTER_PUSH || REDUCE_PUSH || BUSY || CONSUMERS > 2 || IMX_SUMS_N <= 64
+                             ? 56
+                             : 40,
+    CONSUMER_REGISTERS =
+        CONSUMERS > 2 ? (4 * 128 - PRODUCER_REGISTERS) / 3 : (3 * 168 - PRODUCER_REGISTERS) / 2,
 #if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
     PREFETCH_BYTES = 160 << 10,
     PREFETCH_STEPS = IMX_STAGES + PREFETCH_BYTES / (B_BYTES / IMX_CLUSTER_M),
@@ -260,7 +276,8 @@ typedef struct block_words {
 
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
 static_assert(sizeof(block_words) <= IMX_SM90_WORDS, "and so have a block's words");
-static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it");
+static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it, or columns");
+static_assert(TURNS == 2 || !TURNED || IMX_TILE_M % (8 * SPLIT) == 0, "of eight, in each piece");
 static_assert(BULK_AT % 128 == 0, "where bulk copies are fast");
 static_assert(!ONE_BUFFER || BULK, "no parts come through the stages, nobody else meets there");
 static_assert(!ONE_BUFFER || CONSUMERS * 4 * PIECES * PIECE_BYTES <= C_AT, "a tile fits there");
@@ -429,8 +446,10 @@ IMX_FN void consumers_meet(int consumer)
 {
     if (consumer == 0)
         asm volatile("bar.sync 2, 128;" : : : "memory");
-    else
+    else if (CONSUMERS < 3 || consumer == 1)
         asm volatile("bar.sync 3, 128;" : : : "memory");
+    else
+        asm volatile("bar.sync 6, 128;" : : : "memory");
 }
 
 /* All consumers; with IMX_REDUCE_PULL others have the use of this barrier. */

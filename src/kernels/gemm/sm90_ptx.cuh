@@ -250,6 +250,23 @@ IMX_FN void st_matrix4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t
                  : "memory");
 }
 
+/* The same transposed: to a lane's place goes a column. */
+IMX_FN void st_matrix4_turned(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+IMX_FN void st_matrix2_turned(uint32_t to, uint32_t a, uint32_t b)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                 :
+                 : "r"(to), "r"(a), "r"(b)
+                 : "memory");
+}
+
 IMX_FN void st_matrix2(uint32_t to, uint32_t a, uint32_t b)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};"
@@ -315,16 +332,21 @@ IMX_FN float unpack(uint16_t element)
 
 /* ---- warpgroup products --------------------------------------------------------------------- */
 
-/* d[64, N] = or += a[64, 16] * b, of 8 bits a[64, 32]: this warpgroup's accumulators,
- * IMX_TILE_N / 2 a thread. */
-#define IMX_ACC (IMX_TILE_N / 2)
+/* d[64, N] = or += a[64, 16] * b, of 8 bits a[64, 32]: this warpgroup's accumulators, N / 2 a
+ * thread.  N: the tile's columns, of a turned one its rows. */
+#ifdef IMX_TURNED
+#define IMX_SUMS_N IMX_TILE_M
+#else
+#define IMX_SUMS_N IMX_TILE_N
+#endif
+#define IMX_ACC (IMX_SUMS_N / 2)
 
-/* Columns of a product: the tile's, or half of the widest ones' of 8 bits, which are added up in
+/* Columns of a product: all of them, or half of the widest ones' of 8 bits, which are added up in
  * registers of their own. */
 #if defined(IMX_EIGHT) && !defined(IMX_FAST) && IMX_TILE_N == 256
 #define IMX_PRODUCT_N 128
 #else
-#define IMX_PRODUCT_N IMX_TILE_N
+#define IMX_PRODUCT_N IMX_SUMS_N
 #endif
 #define IMX_PRODUCT_ACC (IMX_PRODUCT_N / 2)
 
@@ -404,6 +426,24 @@ IMX_FN uint64_t wgmma_tile(uint32_t address, uint32_t leading_bytes)
 #define IMX_I240 "%120, %121, p", "%122"
 #define IMX_I256 "%128, %129, p", "%130"
 
+/* Of turned tiles, also multiples of 8. */
+#define IMX_O4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define IMX_O136  IMX_O128, IMX_O4(64)
+#define IMX_O152  IMX_O144, IMX_O4(72)
+#define IMX_O168  IMX_O160, IMX_O4(80)
+#define IMX_O184  IMX_O176, IMX_O4(88)
+#define IMX_O200  IMX_O192, IMX_O4(96)
+#define IMX_S136  IMX_S128 ",%64,%65,%66,%67"
+#define IMX_S152  IMX_S144 ",%72,%73,%74,%75"
+#define IMX_S168  IMX_S160 ",%80,%81,%82,%83"
+#define IMX_S184  IMX_S176 ",%88,%89,%90,%91"
+#define IMX_S200  IMX_S192 ",%96,%97,%98,%99"
+#define IMX_I136  "%68, %69, p", "%70"
+#define IMX_I152  "%76, %77, p", "%78"
+#define IMX_I168  "%84, %85, p", "%86"
+#define IMX_I184  "%92, %93, p", "%94"
+#define IMX_I200  "%100, %101, p", "%102"
+
 /* Columns of a product, its types, and the signs of a and b, of 16 bits also which way they lie. */
 #if defined(IMX_EIGHT)
 #if IMX_EIGHT == 4
@@ -417,7 +457,9 @@ IMX_FN uint64_t wgmma_tile(uint32_t address, uint32_t leading_bytes)
 #else
 #define IMX_TYPES "k16.f32.bf16.bf16"
 #endif
-#if defined(IMX_B_KN)
+#if defined(IMX_B_KN) && defined(IMX_TURNED)
+#define IMX_HOW ", 1, 1, 1, 0"
+#elif defined(IMX_B_KN)
 #define IMX_HOW ", 1, 1, 0, 1"
 #elif !defined(IMX_HOW)
 #define IMX_HOW ", 1, 1, 0, 0"
@@ -432,10 +474,10 @@ IMX_FN uint64_t wgmma_tile(uint32_t address, uint32_t leading_bytes)
 
 IMX_FN void wgmma(float (&d)[IMX_PRODUCT_ACC], uint64_t a, uint64_t b, int add)
 {
-    asm volatile(IMX_WGMMA(IMX_PRODUCT_N, IMX_JOIN(IMX_S, IMX_PRODUCT_N),
-                           IMX_JOIN(IMX_I, IMX_PRODUCT_N))
-                 : IMX_JOIN(IMX_O, IMX_PRODUCT_N)
-                 : "l"(a), "l"(b), "r"(add));
+    asm volatile(
+        IMX_WGMMA(IMX_PRODUCT_N, IMX_JOIN(IMX_S, IMX_PRODUCT_N), IMX_JOIN(IMX_I, IMX_PRODUCT_N))
+        : IMX_JOIN(IMX_O, IMX_PRODUCT_N)
+        : "l"(a), "l"(b), "r"(add));
 }
 
 #endif /* IMX_SM90_PTX_CUH */

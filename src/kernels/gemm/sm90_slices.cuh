@@ -42,7 +42,7 @@ IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, in
 enum {
     /* Units of a lane, under way at once, and as they are moved on: what there are registers for,
      * beside wide tiles' sums. */
-    SLICE_SENDS = IMX_TILE_N < 144 ? 4 : 2,
+    SLICE_SENDS = IMX_SUMS_N < (CONSUMERS > 2 ? 112 : 144) ? 4 : 2,
     SLICE_MOVES = PASSES_FAST ? 6 : 2,
     NO_UNIT = ~0u,
     SCOUT_WARP = 1,

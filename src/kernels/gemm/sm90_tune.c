@@ -53,36 +53,78 @@ enum {
     EIGHT_TWO_PERCENT_PAIR = 91, /* of clusters of two */
     EIGHT_BESIDE = 192,          /* columns: wider has been measured of many rows alone */
     EIGHT_STORED = 160, /* columns, where ordinary stores and stores to peers want registers, too */
+    TALL_ROWS = 192,
+    TALL_STORED = 128, /* columns, where ordinary stores want registers, too */
+    TURNED_PIECE = 16, /* rows that leave at a time */
+    TURNED_COLS = 64,  /* of a warpgroup */
+    TURNED_COLS_MOST = 192,
+    TURNED_LEAST = 136, /* rows: fewer are bound by reading b */
+    TURNED_MOST = 240,
+    TURNED_ODD_MOST = 200,  /* of multiples of 8 that are none of 16, */
+    TURNED_TALL_MOST = 160, /* and beside three warpgroups' other registers */
+    UNMEASURED = 5,         /* percent that such tiles must promise to save, */
+    UNMEASURED_ROWS = 1024, /* and rows of a rank for which they are there */
     WAVES_FEW = 3,
     WAVES_MANY = 8,
 };
 
-/* Tiles of 128 rows of a block.  cost: of a column of the tile, in thousandths.  Those in clusters
- * of two below each other, which read b once for both, fit nine large shapes, short regions and
- * long bursts alike; the last two what 256 and 512 rows take that are summed over ranks, the
- * sum included; the rest 110 shapes of 130 to 1024 rows, whose tiles are a wave or a few. */
+/* cost: of an element of the tile, in thousandths of a wide one's. */
 typedef struct candidate {
-    int tile_n, pingpong, cluster_m, split, cost;
+    int tile_m, tile_n, how, cluster_m, split, cost;
 } candidate;
 
+/* How: its warpgroups share its rows, take turns, or share its columns, as it is turned. */
+enum { SHARED, IN_TURNS, TURNED };
+
+/* Tiles of 128 rows of a block.  Those in clusters of two below each other, which read b once for
+ * both, fit nine large shapes, short regions and long bursts alike; the last two what 256 and 512
+ * rows take that are summed over ranks, the sum included; the rest 110 shapes of 130 to 1024 rows,
+ * whose tiles are a wave or a few. */
 static const candidate candidates[] = {
-    { 224, 0, 2, 1, 1002 }, { 256, 0, 2, 1, 1003 }, { 176, 1, 2, 1, 998 },  { 160, 1, 2, 1, 1008 },
-    { 144, 1, 2, 1, 1025 }, { 128, 1, 2, 1, 1035 }, { 112, 1, 2, 1, 1100 }, { 80, 1, 2, 1, 1240 },
-    { 192, 0, 2, 1, 1020 }, { 192, 0, 1, 1, 1060 }, { 160, 0, 1, 1, 1015 }, { 128, 0, 1, 1, 1071 },
-    { 112, 0, 1, 1, 1160 }, { 96, 0, 1, 1, 1088 },  { 64, 0, 1, 1, 1386 },  { 128, 0, 1, 2, 1116 },
-    { 80, 0, 1, 2, 1400 },  { 64, 0, 1, 2, 1500 },  { 128, 0, 2, 1, 960 },  { 64, 0, 2, 1, 1290 },
+    { 128, 224, 0, 2, 1, 1002 }, { 128, 256, 0, 2, 1, 1003 }, { 128, 176, 1, 2, 1, 998 },
+    { 128, 160, 1, 2, 1, 1008 }, { 128, 144, 1, 2, 1, 1025 }, { 128, 128, 1, 2, 1, 1035 },
+    { 128, 112, 1, 2, 1, 1100 }, { 128, 80, 1, 2, 1, 1240 },  { 128, 192, 0, 2, 1, 1020 },
+    { 128, 192, 0, 1, 1, 1060 }, { 128, 160, 0, 1, 1, 1015 }, { 128, 128, 0, 1, 1, 1071 },
+    { 128, 112, 0, 1, 1, 1160 }, { 128, 96, 0, 1, 1, 1088 },  { 128, 64, 0, 1, 1, 1386 },
+    { 128, 128, 0, 1, 2, 1116 }, { 128, 80, 0, 1, 2, 1400 },  { 128, 64, 0, 1, 2, 1500 },
+    { 128, 128, 0, 2, 1, 960 },  { 128, 64, 0, 2, 1, 1290 },
 };
+
+/* Of 192 rows, by three warpgroups, whose registers hold no more columns.  Guesses. */
+static const candidate candidates_tall[] = {
+    { 192, 160, 0, 2, 1, 1010 }, { 192, 160, 0, 1, 1, 1020 }, { 192, 128, 0, 2, 1, 1020 },
+    { 192, 128, 0, 1, 1, 1030 }, { 192, 96, 0, 1, 1, 1060 },  { 192, 64, 0, 1, 1, 1088 },
+};
+
+/* A turned tile is guessed to take what another one of as many elements does, by one block or by
+ * two: between these. */
+typedef struct turned_cost {
+    int elements, cost;
+} turned_cost;
+
+static const turned_cost costs_turned[2][5] = {
+    { { 8192, 1386 }, { 12288, 1088 }, { 16384, 1071 }, { 20480, 1015 }, { 32768, 1003 } },
+    { { 8192, 1500 }, { 10240, 1400 }, { 16384, 1116 }, { 20480, 1060 }, { 32768, 1045 } },
+};
+
+/* Columns of the products, of which a thread has half as many sums. */
+static int sums_n(const imx_sm90_config *c)
+{
+    return c->turned ? c->tile_m : c->tile_n;
+}
 
 int imx_sm90_tune_piece_cols(const imx_sm90_config *c)
 {
     if (c->split > 1)
-        return c->tile_n / 2;
+        return sums_n(c) / 2;
+    if (c->turned)
+        return TURNED_PIECE;
     return c->tile_n % 64 == 0 ? 64 : c->tile_n % 32 == 0 ? 32 : c->tile_n / 2;
 }
 
 static int consumers(const imx_sm90_config *c)
 {
-    return c->pingpong || c->tile_m > c->wg_m ? 2 : 1;
+    return c->pingpong ? 2 : (c->turned ? c->tile_n : c->tile_m) / c->wg_m;
 }
 
 size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
@@ -91,7 +133,7 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t stage = ((size_t)c->tile_m + b_cols) * TILE_K_BYTES;
     size_t warps = (size_t)consumers(c) * 4;
     size_t pieces = warps * (size_t)c->buffers * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c);
-    size_t sums = c->split > 1 ? warps * 32 * (size_t)c->tile_n : 0;
+    size_t sums = c->split > 1 ? warps * 32 * (size_t)sums_n(c) : 0;
     size_t notes = (size_t)c->stages * 32 + LIST + warps * 2 * 32;
     size_t barriers =
         (size_t)c->stages * 16 + (c->pingpong ? 16 : 0) + (c->split > 1 ? warps * 16 : 0);
@@ -106,16 +148,24 @@ static int64_t tiles(const imx_sm90_input *in, int tile_rows, int tile_cols)
            imx_schedule_ceil(in->n, tile_cols);
 }
 
-/* Tiles that a cluster of so many blocks makes, if it has as many as any. */
-static int64_t waves(const imx_sm90_input *in, int tile_rows, int tile_cols, int cluster)
+/* Blocks of so many consumers that may be there at once.  Three take all registers of a
+ * multiprocessor: one stays free for a kernel that waits beside them for what they wait for. */
+static int room(const imx_sm90_input *in, int consumers)
 {
-    int64_t clusters = in->sms / cluster;
+    return consumers > 2 && in->sms > 1 ? in->sms - 1 : in->sms;
+}
+
+/* Tiles that a cluster of so many blocks makes, if it has as many as any. */
+static int64_t waves(const imx_sm90_input *in, int tile_rows, int tile_cols, int cluster, int most)
+{
+    int64_t clusters = most / cluster;
     return imx_schedule_ceil(tiles(in, tile_rows, tile_cols), clusters > 0 ? clusters : 1);
 }
 
 static int64_t waves_of(const imx_sm90_input *in, const candidate *c)
 {
-    return waves(in, 128 * c->cluster_m, c->tile_n, c->cluster_m * c->split);
+    int most = room(in, c->how == IN_TURNS ? 2 : (c->how == TURNED ? c->tile_n : c->tile_m) / 64);
+    return waves(in, c->tile_m * c->cluster_m, c->tile_n, c->cluster_m * c->split, most);
 }
 
 /* The same of the rows that arrive last. */
@@ -144,7 +194,7 @@ static bool sums_at_once(const imx_sm90_input *in, const candidate *c)
 /* The same by warps that take turns, in as many waves as it takes. */
 static bool sums_in_turns(const imx_sm90_input *in, const candidate *c)
 {
-    return in->summable && c->pingpong && c->tile_n <= IMX_SM90_SUM_TURNS;
+    return in->summable && c->how == IN_TURNS && c->tile_n <= IMX_SM90_SUM_TURNS;
 }
 
 /* Whether rows come from peers, rank by rank, beneath the product, or would if the algorithm were
@@ -162,14 +212,14 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
 {
     int64_t count = waves_of(in, c), column = c->cost;
     int64_t end = MEET_CLUSTER * (c->cluster_m - 1) + MEET_SPLIT * (c->split - 1);
-    if (c->pingpong && in->k > LONG_K && count > WAVES_MANY)
+    if (c->how == IN_TURNS && in->k > LONG_K && count > WAVES_MANY)
         column += column * (in->k - LONG_K) / LONG_K_PERCENT / 100;
     if (in->spanning) {
         end += READ_COLUMN * c->tile_n / (sums_at_once(in, c) ? c->split : 1);
         if (count > 1 && !sums_in_turns(in, c))
             column += column * (c->cluster_m == 1 ? BESIDE_ALONE : BESIDE) / 100;
     }
-    int64_t wave = c->tile_n * column / c->split, all = count * wave;
+    int64_t wave = c->tile_n * column / c->split * c->tile_m / 128, all = count * wave;
     if (waits_for_rows(in)) {
         int64_t arrived = 1000 * (in->m - in->m / in->ranks) * 2 * 1000 / ARRIVE_BYTES;
         int64_t behind = arrived + last_waves(in, c) * wave;
@@ -178,7 +228,8 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
     return all + end * 1000 / in->k;
 }
 
-/* Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
+/* Tiles of other numbers of rows go to c.
+ * Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
  * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
  * comes in pieces of 32 or 64 columns.  Narrow tiles that the warps of a cluster share are there to
  * be added up by the kernel (tune.c), all in one wave, which wide ones in turns would spill.
@@ -189,38 +240,89 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
 {
     if (c->split > 1 && !may_split(in))
         return false;
+    if (c->tile_m != 128 && (in->scatters || in->hooks))
+        return false;
+    if (c->tile_m == TALL_ROWS && c->how == SHARED && in->n % 8 && c->tile_n > TALL_STORED)
+        return false;
     if (c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
         return false;
     if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
         return false;
-    if (waits_for_rows(in) && c->tile_n < (c->pingpong ? ARRIVE_TURNS : ARRIVE_COLS))
+    if (waits_for_rows(in) && c->tile_n < (c->how == IN_TURNS ? ARRIVE_TURNS : ARRIVE_COLS))
         return false;
     bool sums = sums_at_once(in, c);
-    if (!sums && !c->pingpong && c->cluster_m > 1 && c->tile_n <= 128)
+    if (!sums && c->how != IN_TURNS && c->cluster_m > 1 && c->tile_n <= 128 && c->tile_m == 128)
         return false;
     if (in->spanning)
-        return sums ? !c->pingpong || sums_in_turns(in, c) : c->tile_n < 256;
+        return sums ? c->how != IN_TURNS || sums_in_turns(in, c) : c->tile_n < 256;
     if (!in->hooks && (!in->scatters || in->ranks == 1))
         return true;
-    return !c->pingpong && c->tile_n % 32 == 0 && (in->n % 8 == 0 || c->tile_n < 256);
+    return c->how != IN_TURNS && c->tile_n % 32 == 0 && (in->n % 8 == 0 || c->tile_n < 256);
+}
+
+static void take_less(const imx_sm90_input *in, const candidate *c, candidate *best)
+{
+    if (suits(in, c) && cost(in, c) < cost(in, best))
+        *best = *c;
+}
+
+/* Who turns a tile stores it to c and nowhere else; and bits do not depend on m if nobody does. */
+static bool may_turn(const imx_sm90_input *in)
+{
+    return in->ranks == 1 && !in->scatters && !in->hooks && !in->invariant;
+}
+
+static int cost_turned(int elements, int split)
+{
+    const turned_cost *at = costs_turned[split - 1], *last = at + 3;
+    while (at < last && elements > at[1].elements)
+        at++;
+    return at[0].cost + (at[1].cost - at[0].cost) * (elements - at[0].elements) /
+                            (at[1].elements - at[0].elements);
+}
+
+/* Two blocks have a piece each, of a multiple of 8 rows. */
+static void try_turned(const imx_sm90_input *in, int cols, int rows, candidate *best)
+{
+    int most = cols == TURNED_COLS_MOST ? TURNED_TALL_MOST
+               : rows % 16              ? TURNED_ODD_MOST
+                                        : TURNED_MOST;
+    int splits = rows % 16 == 0 && cols < TURNED_COLS_MOST ? 2 : 1;
+    for (int split = 1; rows <= most && split <= splits; split++) {
+        candidate c = { rows, cols, TURNED, 1, split, cost_turned(cols * rows, split) };
+        take_less(in, &c, best);
+    }
+}
+
+/* Of tiles that nobody has measured the best, if it promises enough. */
+static candidate unmeasured(const imx_sm90_input *in, const candidate *known)
+{
+    candidate best = *known;
+    if (imx_schedule_ceil(in->m, in->ranks) > UNMEASURED_ROWS)
+        return best;
+    for (size_t i = 0; i < sizeof candidates_tall / sizeof *candidates_tall; i++)
+        take_less(in, &candidates_tall[i], &best);
+    for (int cols = TURNED_COLS; may_turn(in) && cols <= TURNED_COLS_MOST; cols += TURNED_COLS)
+        for (int rows = TURNED_LEAST; rows <= TURNED_MOST; rows += 8)
+            try_turned(in, cols, rows, &best);
+    return 100 * cost(in, &best) < (100 - UNMEASURED) * cost(in, known) ? best : *known;
 }
 
 static imx_sm90_config large(const imx_sm90_input *in)
 {
-    const candidate *best = &candidates[0];
-    for (size_t i = 1; i < sizeof candidates / sizeof *candidates; i++) {
-        const candidate *c = &candidates[i];
-        if (suits(in, c) && cost(in, c) < cost(in, best))
-            best = c;
-    }
-    return (imx_sm90_config){ .tile_m = 128,
-                              .tile_n = best->tile_n,
-                              .wg_m = best->pingpong ? 128 : 64,
-                              .pingpong = best->pingpong,
+    candidate best = candidates[0];
+    for (size_t i = 1; i < sizeof candidates / sizeof *candidates; i++)
+        take_less(in, &candidates[i], &best);
+    best = unmeasured(in, &best);
+    return (imx_sm90_config){ .tile_m = best.tile_m,
+                              .tile_n = best.tile_n,
+                              .wg_m = best.how == IN_TURNS ? 128 : 64,
+                              .turned = best.how == TURNED,
+                              .pingpong = best.how == IN_TURNS,
                               .stages = STAGES_MOST,
-                              .cluster_m = best->cluster_m,
-                              .split = best->split,
-                              .column_cost = best->cost };
+                              .cluster_m = best.cluster_m,
+                              .split = best.split,
+                              .column_cost = best.cost };
 }
 
 /* What the busiest block reads, in quarters of 64 elements of b: b comes from memory, a from the
@@ -229,7 +331,7 @@ static int64_t reads(const imx_sm90_input *in, const imx_sm90_config *c)
 {
     int64_t cols = in->b_kn ? imx_schedule_ceil(c->tile_n, ATOM) * ATOM : c->tile_n;
     int64_t rows = imx_schedule_ceil(in->m, in->ranks);
-    return waves(in, c->tile_m, c->tile_n, c->split) *
+    return waves(in, c->tile_m, c->tile_n, c->split, in->sms) *
            ((4 * cols + rows) * imx_schedule_ceil(in->k, 64) / c->split +
             (c->split - 1) * EXCHANGE);
 }
@@ -263,9 +365,9 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
  * seven fit 512 to 8192 rows x 7168 x 8192 with a scale a row, alone on an H200; the last two are
  * guesses. */
 static const candidate candidates_eight[] = {
-    { 256, 0, 1, 1, 990 },  { 192, 0, 1, 1, 1000 }, { 192, 0, 2, 1, 1027 },
-    { 160, 0, 2, 1, 1063 }, { 160, 0, 1, 1, 1071 }, { 128, 0, 2, 1, 1145 },
-    { 128, 0, 1, 1, 1130 }, { 96, 0, 1, 1, 1200 },  { 64, 0, 1, 1, 1400 },
+    { 128, 256, 0, 1, 1, 990 },  { 128, 192, 0, 1, 1, 1000 }, { 128, 192, 0, 2, 1, 1027 },
+    { 128, 160, 0, 2, 1, 1063 }, { 128, 160, 0, 1, 1, 1071 }, { 128, 128, 0, 2, 1, 1145 },
+    { 128, 128, 0, 1, 1, 1130 }, { 128, 96, 0, 1, 1, 1200 },  { 128, 64, 0, 1, 1, 1400 },
 };
 
 /* k is added up in one order, whatever m is: no two blocks make a tile.  Where rows are few narrow
@@ -342,7 +444,8 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
     c.shared_bytes = imx_sm90_tune_shared_bytes(&c, in->b_kn);
 
     c.cluster = c.cluster_m * c.split;
-    int64_t most = in->sms / c.cluster, needed = tiles(in, c.tile_rows, c.tile_cols);
+    c.room = room(in, consumers(&c));
+    int64_t most = c.room / c.cluster, needed = tiles(in, c.tile_rows, c.tile_cols);
     int64_t clusters = needed < most ? needed : most;
     c.blocks = (int)(clusters > 0 ? clusters : 1) * c.cluster;
     return c;
@@ -352,8 +455,8 @@ int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
 {
     return snprintf(text, size,
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
-                    "-DIMX_BUFFERS=%d -DIMX_CLUSTER_M=%d%s%s",
+                    "-DIMX_BUFFERS=%d -DIMX_CLUSTER_M=%d%s%s%s",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
                     c->buffers, c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "",
-                    c->bulk ? " -DIMX_BULK" : "");
+                    c->turned ? " -DIMX_TURNED" : "", c->bulk ? " -DIMX_BULK" : "");
 }

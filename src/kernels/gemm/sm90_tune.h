@@ -28,7 +28,8 @@ typedef struct imx_sm90_input {
 /* The names are those of sm90.cu's options. */
 typedef struct imx_sm90_config {
     int tile_m, tile_n;       /* of a block */
-    int wg_m;                 /* rows of a warpgroup */
+    int wg_m;                 /* rows of a warpgroup, or columns of a turned tile */
+    int turned;               /* the tile is made as its transpose */
     int pingpong;             /* warpgroups take turns */
     int stages;               /* of 128 bytes along k */
     int cluster_m;            /* blocks of a cluster, below each other */
@@ -39,6 +40,7 @@ typedef struct imx_sm90_config {
     int group;                /* tile rows walked down before the next column: imx_schedule.group */
     int tile_rows, tile_cols; /* of a cluster: imx_schedule's */
     int column_cost;          /* of a column of the tile, in thousandths of a wide one's */
+    int room;                 /* blocks that may be there at once */
     int blocks, threads;
     size_t shared_bytes;
 } imx_sm90_config;
@@ -48,7 +50,8 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *input);
 /* Dynamic shared memory that the kernel lays out for this config. */
 size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *config, int b_kn);
 
-/* Columns of c that one store of the kernel takes: the box of map c is 16 rows by these. */
+/* Columns of c that one store of the kernel takes: the box of map c is 16 rows by these.  Of a
+ * turned tile rows, which go without a map. */
 int imx_sm90_tune_piece_cols(const imx_sm90_config *config);
 
 /* The config as the compiler's options, "-DIMX_TILE_M=128 ...".  Returns what snprintf does. */

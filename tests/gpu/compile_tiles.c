@@ -1,0 +1,123 @@
+/* compile_tiles.c - as the header says. */
+#include "compile_tiles.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backends/cuda/cuda.h"
+#include "compile_jobs.h"
+#include "kernels/gemm/args.h"
+#include "kernels/kernels.h"
+
+enum { BLOCKS = 100 };
+
+static const imx_cuda_target target = { 90, 232448 };
+
+/* Tiles of every width that two blocks make together, for few rows and not so few. */
+void compile_tiles_split(void **state)
+{
+    (void)state;
+    static const int ms[] = { 64, 128, 16 };
+    for (int cols = 64; cols <= 128; cols += 16) {
+        for (int i = 0; i < (cols == 80 ? 3 : 2); i++) {
+            int m = ms[i];
+            imx_gemm_args args = {
+                .schedule = { .m = m,
+                              .n = BLOCKS / 2 * cols,
+                              .ranks = 1,
+                              .chunk_rows = m,
+                              .tile_rows = m,
+                              .tile_cols = cols,
+                              .group = 1,
+                              .chunks = 1 },
+                .k = 16384,
+                .dtype = cols == 112 ? IMBREX_F16 : IMBREX_BF16,
+                .layout = cols == 96 ? IMBREX_KN : IMBREX_NK,
+                .features = IMX_GEMM_GATHERS,
+            };
+            char width[40];
+            imx_cuda_config config = { 0 };
+            snprintf(width, sizeof width, "-DIMX_TILE_N=%d ", cols);
+            imx_kernel_gemm.cuda_config(&args, &target, BLOCKS, &config);
+            if (!strstr(config.options, width) || !strstr(config.options, "-DIMX_SPLIT"))
+                fail_msg("m=%d n=%d: %s", m, BLOCKS / 2 * cols, config.options);
+            compile_jobs_add(&config, target.arch, target.shared_bytes_most);
+            args.features = IMX_GEMM_SCATTERS | IMX_GEMM_REDUCE_PUSH;
+            args.team.size = 4;
+            imx_kernel_gemm.cuda_config(&args, &target, BLOCKS, &config);
+            compile_jobs_add(&config, target.arch, target.shared_bytes_most);
+        }
+    }
+}
+
+/* Of a block: so many rows by so many columns. */
+typedef struct one_tile {
+    int rows, cols, split, cluster, ranks;
+} one_tile;
+
+/* A product of which each rank's rows are a tile high, and each block has one. */
+static void try_tile(const one_tile *t, bool turned, size_t number)
+{
+    int rows = t->rows * t->cluster, down = t->ranks * t->cluster;
+    bool f16 = number % 4 == 3, apart = t->ranks > 1;
+    imx_gemm_args args = {
+        .schedule = { .m = (int64_t)rows * t->ranks,
+                      .n = (BLOCKS - 4) / t->split / down * t->cols - (number % 5 == 4), /* odd */
+                      .ranks = t->ranks,
+                      .chunk_rows = rows,
+                      .tile_rows = rows,
+                      .tile_cols = t->cols,
+                      .group = 1,
+                      .chunks = 1 },
+        .k = t->split > 1 ? 65536 : 4096,
+        .dtype = f16 ? IMBREX_F16 : IMBREX_BF16,
+        .out = f16 ? IMBREX_F16 : IMBREX_BF16,
+        .layout = number % 5 == 3 ? IMBREX_KN : IMBREX_NK,
+        .features = (turned ? 0 : IMX_GEMM_INVARIANT) | IMX_GEMM_GATHERS |
+                    (number % 2 ? IMX_GEMM_PUSHES : 0),
+        .own = !apart && (number % 2 || number % 3) ? -1 : 0,
+        .slices = 4,
+        .slice_k = 4096,
+        .team.size = 4,
+    };
+    char tile[80];
+    snprintf(tile, sizeof tile, "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=64 ", t->rows, t->cols);
+    imx_cuda_config config = { 0 };
+    imx_kernel_gemm.cuda_config(&args, &target, BLOCKS, &config);
+    if (!strstr(config.options, tile) || !strstr(config.options, "-DIMX_SPLIT") != (t->split < 2) ||
+        !strstr(config.options, "-DIMX_TURNED") != !turned)
+        fail_msg("%d x %d by %d: %s", t->rows, t->cols, t->split, config.options);
+    compile_jobs_add(&config, target.arch, target.shared_bytes_most);
+}
+
+/* Turned tiles: of each width the highest, where registers are fewest, and others. */
+void compile_tiles_turned(void **state)
+{
+    (void)state;
+    static const int tiles[][3] = {
+        { 136, 128, 1 }, { 168, 128, 1 }, { 200, 128, 1 }, { 240, 128, 1 }, { 208, 128, 1 },
+        { 240, 128, 1 }, { 152, 64, 1 },  { 224, 64, 1 },  { 144, 192, 1 }, { 160, 192, 1 },
+        { 152, 192, 1 }, { 160, 192, 1 }, { 144, 64, 2 },  { 208, 64, 2 },  { 224, 128, 2 },
+    };
+    for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; i++) {
+        one_tile t = { tiles[i][0], tiles[i][1], tiles[i][2], 1, 1 };
+        try_tile(&t, true, i);
+    }
+}
+
+/* Of 192 rows, by three warpgroups, which are not turned where bits may not depend on m. */
+void compile_tiles_tall(void **state)
+{
+    (void)state;
+    static const one_tile tiles[] = {
+        { 192, 160, 1, 1, 1 }, { 192, 160, 1, 1, 1 }, { 192, 128, 1, 2, 1 }, { 192, 64, 1, 1, 1 },
+        { 192, 128, 1, 1, 1 }, { 192, 96, 1, 1, 1 },  { 192, 160, 1, 2, 2 }, { 192, 160, 1, 1, 4 },
+        { 192, 64, 1, 1, 1 },  { 192, 128, 1, 1, 4 },
+    };
+    for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; i++)
+        try_tile(&tiles[i], false, i);
+}
