@@ -83,6 +83,13 @@ double imx_cost_summed(const imx_tune_input *in, double made)
     return made + ends + share * imx_cost_problem(in, NULL).sent / imx_cost_rates.store;
 }
 
+/* The share is a guess between what two measured choices leave open. */
+double imx_cost_sliced(const imx_tune_input *in, double made)
+{
+    static const double share = 0.67;
+    return made + share * imx_cost_problem(in, NULL).sent / SLICE_RATE;
+}
+
 /* Clock cycles for 64 KB at a rate; 0: they can hardly come too fast. */
 static int pace(double rate)
 {

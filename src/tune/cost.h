@@ -43,6 +43,10 @@ double imx_cost_product(const imx_tune_input *input);
 double imx_cost_stored(const imx_tune_input *input, double made);
 double imx_cost_summed(const imx_tune_input *input, double made);
 
+/* A product that gathers, by tiles of several ranks' rows, which come by slices of k beneath the
+ * first ones, but for a part that these wait for. */
+double imx_cost_sliced(const imx_tune_input *input, double made);
+
 /* What a block takes for so many elements of c. */
 double imx_cost_made(const imx_tune_input *input, double elements);
 

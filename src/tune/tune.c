@@ -246,7 +246,7 @@ static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks
 }
 
 /* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no
- * more waves, and those of one rank are a wave, under which the next rank's come or the last one's
+ * more waves, or less time than what comes by slices of k, and those of one rank are a wave, under which the next rank's come or the last one's
  * leave: less only where peers would have to read what they are to add up.  Where rows leave, two
  * blocks must read b once: then there is room beside the loads for what is stored to peers. */
 static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
@@ -261,8 +261,12 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
     if (10 * own < 9 * tiles_at_once(&apart, blocks) &&
         (!in->scatters || sums_tiles(in, &together, blocks)))
         return false;
+    int64_t all = tiles_in(&together, m, n);
+    if (!in->scatters)
+        return made_in(in, &apart, own * in->ranks, blocks) <=
+               imx_cost_sliced(in, made_in(in, &together, all, blocks));
     return elements_of_waves(&apart, own * in->ranks, blocks) <=
-           elements_of_waves(&together, tiles_in(&together, m, n), blocks);
+           elements_of_waves(&together, all, blocks);
 }
 
 /* If the ranks' rows are gone through one after the other. */

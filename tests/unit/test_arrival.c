@@ -140,6 +140,15 @@ static void pushes_have_room(void **state)
     assert_false(c.bulk);
 }
 
+/* By slices of k under tiles of all ranks' rows, or rank by rank, as is expected sooner. */
+static void slices_come_where_they_are_sooner(void **state)
+{
+    (void)state;
+    assert_false(plan_of(864, 5120, 8192, 2, 90).spanning); /* 4 % more, but nothing waits for k */
+    assert_true(plan_of(768, 14336, 8192, 2, 90).spanning);
+    assert_true(plan_of(300, 5120, 8192, 2, 90).spanning);
+}
+
 /* A product of spanning tiles's pushes count the elements of a rank's rows in 32 bits. */
 static void pushes_of_slices_can_count(void **state)
 {
@@ -218,6 +227,7 @@ int main(void)
         cmocka_unit_test(pushes_have_room),
         cmocka_unit_test(few_tokens_go_by_ll),
         cmocka_unit_test(little_goes_by_ll),
+        cmocka_unit_test(slices_come_where_they_are_sooner),
         cmocka_unit_test(pushes_of_slices_can_count),
         cmocka_unit_test(pushes_are_slowed_only_beside_a_product),
     };
