@@ -2,7 +2,8 @@
  * producer, ring, features and options it shares, with consumers of its own.
  *
  * Sums are those of sm90_sum.cuh.  No registers are left to keep a finished tile in: it goes to
- * shared memory at once, all of it, and leaves from there beneath the next one's products.
+ * shared memory at once and leaves from there beneath the next one's products.  Where there is room
+ * for half of it, beside four stages of the widest tiles, the first half has to leave before.
  *
  *     consumer 0  | mul 0 | add 0 | mul 1 | add 1 | ... | fill | tile 1: mul 0 | ...
  *     consumer 1          | mul 0 | add 0 | mul 1 | ...        | fill | ...
@@ -13,30 +14,40 @@
  *   IMX_SCALING  imbrex_scaling
  *   IMX_FAST     sums stay in the tensor cores over all of k
  *   IMX_F16      c is f16, else bf16
- *   IMX_BUFFERS  the pieces of a tile
+ *   IMX_BUFFERS  the pieces of a tile that there is room for, all or half
  */
 #include "sm90_consume.cuh"
 #include "sm90_scales.cuh"
 
-static_assert(IMX_BUFFERS == PIECES && HALVES == 1, "a tile has room in shared memory");
+static_assert((IMX_BUFFERS == PIECES || 2 * IMX_BUFFERS == PIECES) && HALVES == 1,
+              "a tile has room in shared memory, or half of one");
 
 /* ---- a tile leaves --------------------------------------------------------------------------- */
 
 /* This warp's room for piece p. */
 IMX_FN uint32_t room_for(uint32_t base, int p)
 {
-    return base + C_AT + ((threadIdx.x / 32 - 4) * PIECES + p) * PIECE_BYTES;
+    return base + C_AT + ((threadIdx.x / 32 - 4) * IMX_BUFFERS + p % IMX_BUFFERS) * PIECE_BYTES;
 }
 
-/* All of a tile to where it leaves from: whatever was there has left. */
-IMX_FN void fill(const uint32_t (&packed)[IMX_ACC / 2], uint32_t base)
+/* The first piece of a tile that leaves beneath the next one's products. */
+enum { FIRST_LEFT = PIECES - IMX_BUFFERS };
+
+/* All of a tile to where it leaves from, some of it from there on: whatever was there has left. */
+IMX_FN void fill(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                 const imx_tma_map *c, const tile_info *note, uint32_t base)
 {
-    if (lane_here() == 0)
-        tma_store_wait_read(0);
-    __syncwarp();
 #pragma unroll
-    for (int p = 0; p < PIECES; p++)
+    for (int p = 0; p < PIECES; p++) {
+        if (p % IMX_BUFFERS == 0) {
+            if (lane_here() == 0)
+                tma_store_wait_read(0);
+            __syncwarp();
+        }
         fill_buffer(room_for(base, p), &packed[p * PIECE_COLS / 4]);
+        if (p < FIRST_LEFT)
+            send_piece(args, c, note, warp_row(), room_for(base, p), p);
+    }
 }
 
 /* What leaves next of the tile before, PIECES being the post, and at which step. */
@@ -48,7 +59,7 @@ typedef struct leaving {
 IMX_FN void send(const imx_gemm_args &args, const imx_tma_map *c, const tile_info *note,
                  uint32_t base, int from, int to)
 {
-    if (SCATTER_PUSH && from == 0)
+    if (SCATTER_PUSH && from == FIRST_LEFT)
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll 1
     for (int p = from; p < to && p < PIECES; p++)
@@ -107,7 +118,7 @@ IMX_FN void await_step(making *t, int i)
         return;
     imx_trace_begin(IMX_TRACE_TILE);
     take_note(note_of(t->now), t->at.stage);
-    leaving l = { t->waiting ? 0 : (int)ALL_GONE,
+    leaving l = { t->waiting ? (int)FIRST_LEFT : (int)ALL_GONE,
                   t->waiting ? piece_step(note_of(t->now), t->consumer, 0) : (int)NEVER };
     t->leaves = l;
 }
@@ -246,7 +257,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
             tile++;
             break;
         }
-        fill(packed[0], base);
+        fill(packed[0], args, c, note_of(now), base);
 #endif
     }
     imx_trace_begin(IMX_TRACE_LAST);
@@ -258,8 +269,8 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     leaves = waiting && (LAST_STORED || !own);
 #endif
     if (leaves) {
-        fill(packed[0], base);
-        send(args, c, last, base, 0, ALL_GONE);
+        fill(packed[0], args, c, last, base);
+        send(args, c, last, base, FIRST_LEFT, ALL_GONE);
     }
 #ifdef IMX_EPILOGUE_REDUCE
     if (own && !last_tile(packed, args, watch, &maps.own, last, warp_row(), base, &at, consumer))

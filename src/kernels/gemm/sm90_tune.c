@@ -432,7 +432,7 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
                                            : large(in);
     c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a half is one piece */
     if (in->eight)
-        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c);
+        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c) / (c.tile_n > EIGHT_BESIDE ? 2 : 1);
     while (!fits(&c, in->b_kn))
         c.stages--;
     if (in->pushes && !in->eight)
