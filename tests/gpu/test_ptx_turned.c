@@ -1,0 +1,157 @@
+/* test_ptx_turned.c - Hopper's turned tiles and its tiles of 192 rows as the compiler makes them, run
+ * instruction by instruction on fake GPUs, against a loop in float64: one to three warpgroups, two
+ * blocks a tile, both layouts of b, edges on all sides, and a's rows from where they are and as
+ * they arrive from a peer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backends/cuda/driver.h"
+#include "fake_driver.h"
+#include "fake_nvrtc.h"
+#include "fake_ranks.h"
+#include "op_cases.h"
+#include "op_image.h"
+#include "plan/plan.h"
+
+enum { BF16 = IMBREX_BF16, F16 = IMBREX_F16, NK = IMBREX_NK, KN = IMBREX_KN };
+
+/* rows, cols: of the tiles that they are to take on 12 multiprocessors. */
+typedef struct product {
+    int m, n, k, dtype, layout, bias, invariant, rows, cols;
+} product;
+
+static const product alone[] = {
+    { 150, 764, 200, BF16, NK, 1, 0, 152, 64 },   { 208, 760, 72, F16, KN, 0, 0, 208, 64 },
+    { 136, 1536, 136, BF16, NK, 0, 0, 136, 128 }, { 290, 767, 136, BF16, NK, 1, 0, 152, 128 },
+    { 240, 1528, 72, F16, NK, 1, 0, 240, 128 },   { 150, 3064, 136, BF16, NK, 1, 0, 152, 128 },
+    { 160, 2104, 200, BF16, KN, 1, 0, 160, 192 }, { 152, 2112, 136, F16, NK, 1, 0, 152, 192 },
+    { 176, 384, 3000, BF16, NK, 1, 0, 176, 64 }, /* by two blocks */
+    { 180, 1400, 136, BF16, NK, 1, 1, 192, 128 }, { 190, 1048, 72, F16, NK, 1, 1, 192, 96 },
+    { 384, 800, 136, BF16, KN, 0, 1, 192, 160 },
+};
+
+/* Of two ranks. */
+static const product gathered[] = {
+    { 150, 768, 200, BF16, NK, 1, 0, 152, 64 },
+    { 152, 2112, 264, F16, NK, 0, 0, 152, 192 },
+    { 180, 1400, 136, BF16, NK, 1, 1, 192, 128 },
+};
+
+static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m)
+{
+    int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
+    op_image x = op_image_take(c, m, ranks, r, NULL);
+    imbrex_args args = op_image_args(c, &x, m);
+    reference_error error;
+    RANK_OK(imbrex_plan_run(plan, &args, NULL));
+    RANK_OK(imbrex_stream_sync(group, NULL));
+    int64_t at = reference_check(c, m, ranks, r, x.host + op_image_c(c, &x).at, &error);
+    bool intact = op_image_intact(&x);
+    op_image_drop(&x);
+    RANK_CHECK(intact, "something was written beside a matrix");
+    RANK_CHECK(at < 0, "%s by %s, m %d, n %d, k %d: c[%d, %d] is %.9g, not %.9g", c->op,
+               c->algorithm, (int)m, (int)c->n, (int)c->k, (int)(at / c->n), (int)(at % c->n),
+               error.have, error.want);
+    return 0;
+}
+
+/* With all rows, and with fewer. */
+static int check_product(imbrex_group *group, const product *p, const char *op,
+                         const char *algorithm)
+{
+    const op_case c = { .op = op,
+                        .m = p->m,
+                        .n = p->n,
+                        .k = p->k,
+                        .dtype = (imbrex_dtype)p->dtype,
+                        .layout = (imbrex_layout)p->layout,
+                        .algorithm = algorithm,
+                        .bias = p->bias,
+                        .batch_invariant = p->invariant };
+    imbrex_plan *plan;
+    int failed = op_cases_plan(group, &c, &plan);
+    if (!plan)
+        return 1;
+    imx_plan_facts facts = imx_describe_facts(plan);
+    if (facts.tile_rows != p->rows || facts.tile_cols != p->cols)
+        RANK_CHECK(0, "m %d, n %d: tiles of %d x %d", p->m, p->n, facts.tile_rows, facts.tile_cols);
+    for (int run = 0; run < 2 && !failed; run++)
+        failed = check_run(group, plan, &c, run ? c.m / 2 + 11 : c.m);
+    imbrex_plan_destroy(plan);
+    return failed;
+}
+
+static int products(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    bool many = imbrex_group_size(group) > 1;
+    static const char *const ways[] = { "store", "sequential" };
+    for (size_t i = 0; !many && i < sizeof alone / sizeof *alone; i++) {
+        if (check_product(group, &alone[i], "gemm", "sequential"))
+            return 1;
+    }
+    for (size_t i = 0; many && i < sizeof gathered / sizeof *gathered; i++) {
+        if (check_product(group, &gathered[i], "ag_gemm", ways[i % 2]))
+            return 1;
+    }
+    return 0;
+}
+
+static const char *kept = "";
+
+static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
+{
+    const char *gpu = rank ? "cuda:1" : "cuda:0";
+    imbrex_group_desc desc = { .bootstrap = bootstrap, .device = gpu, .timeout_ms = 60000 };
+    imbrex_group *group;
+    RANK_OK(imbrex_group_create(&desc, &group));
+    int failed = products(group, ctx);
+    if (failed)
+        imbrex_group_abort(group);
+    imbrex_group_destroy(group);
+    return failed;
+}
+
+static void run(int ranks)
+{
+    fake_driver_install(ranks);
+    fake_driver_set(CU_COMPUTE_CAPABILITY_MAJOR, 9);
+    if (!fake_nvrtc_use_real(kept))
+        skip();
+    ranks_desc desc = { .size = ranks };
+    assert_int_equal(ranks_run_bare(&desc, on_gpu, NULL), 0);
+    assert_int_equal(fake_driver_live(), 0);
+}
+
+static void all_is_here(void **state)
+{
+    (void)state;
+    run(1);
+}
+
+static void rows_arrive(void **state)
+{
+    (void)state;
+    run(2);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_is_here),
+        cmocka_unit_test(rows_arrive),
+    };
+    if (getenv("IMBREX_FAKE_PTX"))
+        kept = getenv("IMBREX_FAKE_PTX");
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    fake_ranks_begin();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fake_ranks_end();
+    return failed;
+}
