@@ -89,7 +89,8 @@ class Life:
         self.rank = lib.imbrex_group_rank(handle)
         self.size = lib.imbrex_group_size(handle)
         self.device = lib.imbrex_group_device(handle).decode()
-        self.lanes, self._inside = Lanes(self.device), 0
+        self.lanes = Lanes(self.device)
+        self.inside = 0  # calls that use it: end() does not free it meanwhile
         if not _alive:
             atexit.unregister(_end_all)
             atexit.register(_end_all)  # behind what is imported by now, so that it runs before
@@ -102,12 +103,12 @@ class Life:
 
     def call(self, function, *args):
         """function(*args), during which end() does not free what it uses."""
-        self._inside += 1  # before the look at the handle, as end() does it the other way round
+        self.inside += 1  # before the look at the handle, as end() does it the other way round
         try:
             self.open()
             return function(*args)
         finally:
-            self._inside -= 1
+            self.inside -= 1
 
     def settle(self, number):
         """Waits for a stream whose work is too much to be left alone."""
@@ -183,7 +184,7 @@ class Life:
         handle, self.handle = self.handle, None
         # Else a thread that Python does not wait for, or that of a sync interrupted twice, is in a
         # call: it uses the group, and holds the operands, until the process ends.
-        if handle is not None and not self._inside:
+        if handle is not None and not self.inside:
             lib.imbrex_group_destroy(handle)
             self.lanes = Lanes(self.device)
 

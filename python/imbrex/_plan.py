@@ -225,13 +225,16 @@ class Plan:
         """A copy of what the latest run gave the library, where it points to no structs."""
         return type(self._args).from_buffer_copy(self._args)
 
-    def run_again(self, args: Any, stream: Stream) -> None:
-        """A run by such a copy, with other addresses: nothing is checked, and nothing is kept until
-        the stream has used it."""
+    def run_again(self, args: int, stream: Optional[int]) -> None:
+        """A run by such a copy at an address, with other operands: nothing is checked, and nothing
+        is kept until the stream, as the library takes it, has used it."""
         life = self._life
-        number = None if stream is None else stream_number(life.device, stream)
-        life.lanes.used.add(number)
-        status = life.call(self._run, self._open(), ctypes.byref(args), number)
+        life.lanes.used.add(stream)
+        life.inside += 1  # as Life.call
+        try:
+            status = self._run(self._open(), args, stream)
+        finally:
+            life.inside -= 1
         if status:
             raise failure(status)
 

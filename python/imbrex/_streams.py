@@ -7,7 +7,7 @@ import time
 
 from ._library import lib
 
-_CU_STREAM_LEGACY = 1  # CUDA's default stream, by the name that is not also NULL
+CU_STREAM_LEGACY = 1  # CUDA's default stream, by the name that is not also NULL
 
 
 def stream_number(device, stream):
@@ -22,7 +22,7 @@ def stream_number(device, stream):
     if not 0 <= stream < 1 << 64:
         raise OverflowError("stream is %d: want a CUstream as an integer" % stream)
     if stream == 0:
-        return _CU_STREAM_LEGACY if device.startswith("cuda") else None
+        return CU_STREAM_LEGACY if device.startswith("cuda") else None
     return int(stream)
 
 
@@ -60,7 +60,7 @@ class Lanes:
             return stream
         if number not in self._torch_streams:
             self._torch_streams[number] = (
-                torch.cuda.default_stream(self._device) if number == _CU_STREAM_LEGACY
+                torch.cuda.default_stream(self._device) if number == CU_STREAM_LEGACY
                 else torch.cuda.ExternalStream(number, device=self._device))
         return self._torch_streams[number]
 

@@ -1,6 +1,7 @@
 """The ranks of test_torch.py of which one fails by what its argument says, while the others wait
 for it."""
 import os
+import random
 import signal
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
+import imbrex
 import imbrex.torch as it
 
 dist.init_process_group("gloo")  # which waits for half an hour
@@ -28,7 +30,33 @@ def expect(call):
         sys.exit(3)
 
 
-if how == "alone":  # a plan that nobody else makes
+def pester(until):
+    while time.monotonic() < until:
+        time.sleep(0.01 * random.random())
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def expect_interrupts():
+    """Ctrl-C at any moment of a call like one before: it comes out, and what follows is right."""
+    done, interrupted = 0, 0
+    thread = threading.Thread(target=pester, args=[time.monotonic() + 2])
+    thread.start()
+    while thread.is_alive() or not done:
+        try:
+            try:
+                assert (it.all_reduce(new) == 1).all()
+                done += 1
+            except imbrex.Error:  # it came while this rank waited: the group is aborted
+                it.group(device="cpu").close()
+        except KeyboardInterrupt:
+            interrupted += 1
+    print("%d calls, interrupted %d times" % (done, interrupted))
+    assert interrupted
+
+
+if how == "interrupts":
+    expect_interrupts()
+elif how == "alone":  # a plan that nobody else makes
     if last:
         expect(lambda: it.all_reduce(new))
     time.sleep(6)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import imbrex
 import imbrex.torch as it
+from imbrex import _life
 from imbrex.torch import _again, _define, _ranks
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -265,6 +266,22 @@ def check_subgroup():
     assert it.group(alone, DEVICE).size == 1 and it.group(device=DEVICE).size == SIZE
 
 
+def check_ends():
+    """Of process groups that are destroyed no group of imbrex stays, nor what it has."""
+    def count():
+        return len(_life._alive), len(os.listdir("/proc/self/fd")), \
+            len(os.listdir("/proc/self/task"))
+    counts = []
+    for i in range(4):
+        group = dist.new_group(list(range(SIZE)))
+        near(it.all_reduce(whole(1, ROWS, 8 + i), group=group), SIZE * whole(1, ROWS, 8 + i), "new")
+        counts.append(count())
+        dist.destroy_process_group(group)
+        dist.barrier()
+        del group
+    assert counts[1] >= counts[3], counts
+
+
 def check_errors():
     """Sentences, of which no rank waits for another."""
     a, b = whole(1, ROWS, K), whole(2, K, N)
@@ -339,11 +356,11 @@ def check_again():
     near(it.all_reduce(torch._neg_view(x)), -SIZE * x, "a view that negates")
     calls, again = [], _ranks._Ranks.again
 
-    def interrupted(ranks, kept, args):
+    def interrupted(ranks, kept, *rest):
         if not calls:  # by another call of the same shapes, as by another thread
             calls.append(None)
             calls[0] = it.all_reduce(y, None, x)
-        return again(ranks, kept, args)
+        return again(ranks, kept, *rest)
     with mock.patch.object(_ranks._Ranks, "again", interrupted):
         near(it.all_reduce(x, None, y), SIZE * x + y, "the call that was interrupted")
         near(calls[0], SIZE * y + x, "the call that came between")

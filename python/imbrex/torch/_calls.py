@@ -6,10 +6,8 @@ from torch import Tensor
 
 from . import (_decode, _experts, _experts_back, _experts_scaled,  # noqa: F401: they define
                _operators, _scaled)  # torch.ops.imbrex
-from ._define import Eager
+from ._define import eagerly as _run
 from ._ranks import GroupOrName, name_of, size_of
-
-_run = Eager()
 
 
 def all_gather(a: Tensor, *, m: Optional[int] = None, group: GroupOrName = None) -> Tensor:

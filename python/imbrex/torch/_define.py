@@ -1,13 +1,14 @@
 """How an operator becomes one of torch.ops.imbrex, and the checks that several of them make."""
-import functools
+from typing import Any
 
 import torch
 
-from ._again import Calls, key_of
+from ._again import Calls, key_of, plain_key_of
+from ._arguments import arguments_check
 from ._ranks import ranks_of, refuse, share, size_of
 
 library = torch.library.Library("imbrex", "DEF")
-_runs = {}  # operators on CPUs and GPUs, by their names
+runs = {}  # operators on CPUs and GPUs, by their names
 
 
 class Call:
@@ -29,58 +30,80 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
     other ranks wait where prepare refuses.  again: what it makes is all of a call, so that one of
     the same shapes need not be prepared."""
     name, calls = schema.partition("(")[0], Calls()
+    check = arguments_check(schema)
 
     def defined(prepare):
-        @functools.wraps(prepare)
-        def run(*arguments):
-            group, key, known = arguments[-1], None, None
+        def first(arguments, key):
+            """A call of which no other was like it."""
+            group = arguments[-1]
             try:
-                if again:
-                    key = key_of(arguments)
-                    known = calls.find(key, group)
-                if known is None:
-                    _on_one_device(arguments)
-                    results, call = prepare(*arguments)
-                else:
-                    results, call = known.results(), None
+                check(arguments)
+                results, call = prepare(*arguments)
             except Exception as refused:
                 refuse(group, function, refused)
                 raise
-            if known is not None:
-                return known.run(arguments, results)
             ranks_of(group, call.device_of).run(call)
-            if again:
+            if key is not None:
                 calls.note(key, arguments, results, call)
             return results
+
+        def run_known(known, arguments):
+            try:
+                results = known.results(arguments)
+            except Exception as refused:
+                refuse(arguments[-1], function, refused)
+                raise
+            return known.run(arguments, results)
+
+        def find(arguments, key_of):
+            try:
+                key = key_of(arguments) if again else None
+                return key, calls.find(key)
+            except (RuntimeError, TypeError):  # of what is no dense tensor, which check() refuses
+                return None, None
+
+        def run(*arguments):
+            key, known = find(arguments, key_of)
+            return first(arguments, key) if known is None else run_known(known, arguments)
+
+        def eager(*arguments):
+            if _is_looked_at():
+                return operator(*arguments)
+            key, known = find(arguments, plain_key_of)
+            if known is not None:
+                return run_known(known, arguments)
+            return first(arguments, key) if _is_plain(arguments) else operator(*arguments)
         library.define(schema)
-        _runs[name] = run
+        operator, runs[name] = getattr(torch.ops.imbrex, name), run
+        setattr(eagerly, name, eager)
         for key in "CPU", "CUDA":
             library.impl(name, run, key)
 
         def traced(*arguments):
-            _on_one_device(arguments)
+            check(arguments)
             return shapes(*arguments)
         torch.library.register_fake("imbrex::" + name, traced, lib=library)
         return prepare
     return defined
 
 
-def _on_one_device(arguments):
-    """Else PyTorch gives a call of which something is on "meta" to what makes results' shapes."""
-    devices = {str(x.device) for x in arguments if isinstance(x, torch.Tensor)}
-    if len(devices) > 1:
-        raise ValueError("tensors are on %s: want all on one device"
-                         % " and ".join(sorted(devices)))
-
-
 _NUMBERS = frozenset((type(None), bool, int, float, str, torch.dtype))
+
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
+_functions, _dispatches = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+_transforms, _profiler = torch._C._functorch.peek_interpreter_stack, torch.autograd.profiler
+_forward = torch.autograd.forward_ad
+
+
+def _is_looked_at():
+    """Whether somebody traces, profiles or transforms what is done."""
+    return _is_compiling() or _profiler._is_profiler_enabled or _functions() or _dispatches() \
+        or _transforms() or _is_tracing() or _forward._current_level >= 0
 
 
 def _is_plain(arguments):
-    """Whether there is nothing to them but memory: no gradient that somebody wants, no minus that
-    is yet to be carried out, and nobody who traces or transforms what is done to them."""
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
-        return False
+    """Whether there is nothing to them but memory: no gradient that somebody wants, and no minus
+    that is yet to be carried out."""
     graded = torch.is_grad_enabled()
     for x in arguments:
         kind = type(x)
@@ -92,27 +115,21 @@ def _is_plain(arguments):
     return True
 
 
-def _eager(name):
-    """torch.ops.imbrex's operator for callers of ours: straight to what runs it, unless somebody
-    looks on, such as a compiler or a profiler.  PyTorch's dispatcher takes as long as the rest."""
-    operator, run = getattr(torch.ops.imbrex, name), _runs[name]
-
-    def call(*arguments):
-        if torch.compiler.is_compiling() or torch.autograd.profiler._is_profiler_enabled \
-                or torch._C._len_torch_function_stack() or torch._C._is_tracing() \
-                or not _is_plain(arguments):
-            return operator(*arguments)
-        return run(*arguments)
-    return call
-
-
 class Eager:
-    """The operators, by their names."""
+    """torch.ops.imbrex's operators for callers of ours: straight to what runs them, unless somebody
+    looks on.  PyTorch's dispatcher takes as long as the rest."""
 
-    def __getattr__(self, name):
-        call = _eager(name)
-        setattr(self, name, call)  # it is found there from now on
-        return call
+
+eagerly: Any = Eager()
+
+
+def _need_no_tangents(name, arguments):
+    """What PyTorch would give a result of has none of its own, without a word."""
+    if _forward._current_level >= 0 and any(
+            isinstance(x, torch.Tensor) and _forward.unpack_dual(x).tangent is not None
+            for x in arguments):
+        raise NotImplementedError("imbrex::%s has no derivative in forward mode (forward_ad, "
+                                  "torch.func.jvp): take gradients by backward()" % name)
 
 
 class _Shorter:
@@ -121,10 +138,13 @@ class _Shorter:
 
     @staticmethod
     def impl(name, kernel, key, with_keyset):
-        run = _runs[name]
+        run = runs[name]
 
         def autograd(keyset, *arguments):
-            return run(*arguments) if _is_plain(arguments) else kernel(keyset, *arguments)
+            if not _is_looked_at() and _is_plain(arguments):
+                return run(*arguments)
+            _need_no_tangents(name, arguments)
+            return kernel(keyset, *arguments)
         library.impl(name, autograd, key, with_keyset=with_keyset)
 
 
@@ -155,6 +175,15 @@ def need(good, name, tensor, want):
     """Refuses a tensor by its shape."""
     if not good:
         raise ValueError("%s has the shape %s: want %s" % (name, list(tensor.shape), want))
+
+
+def integers(name, tensor):
+    """In 32 bits.  What is none of those numbers of 64 stays none."""
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise ValueError("%s is of %s: want integers" % (name, tensor.dtype))
+    if tensor.dtype == torch.int64:
+        tensor = tensor.clamp(-1, (1 << 31) - 1)
+    return tensor.to(torch.int32)
 
 
 def matrix(name, tensor, rows="rows", cols="k"):

@@ -57,6 +57,11 @@ def choices_of(a, ids, weights):
                  weights=None if weights is None else weights.to(torch.float32))
 
 
+def like_tokens(c, residual):
+    if residual is not None:
+        need(residual.shape == c.shape, "residual", residual, "%s, as the result" % list(c.shape))
+
+
 # ---- products of experts -------------------------------------------------------------------------
 
 def shapes_ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m, group):
@@ -102,6 +107,7 @@ def _moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replica
     lies, layout = _stacked(a, b, here_of(experts, whole, group))
     c = shapes_moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replicate, m,
                       group)
+    like_tokens(c, residual)
     operands = {**given(a=a, bias=bias, residual=residual), "b": lies, "c": c,
                 "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}
     return c, Call("moe_rs", a, m, operands, most=plan_tokens(m), n=b.shape[2], k=a.shape[1],
@@ -162,6 +168,7 @@ def _combine(a, routing, residual, own, experts, rank_tokens, top_k, align, expe
     matrix("a", a, "capacity", "n")
     c = _shapes_combine(a, routing, residual, own, experts, rank_tokens, top_k, align,
                         expert_capacity, group)
+    like_tokens(c, residual)
     operands = {**given(a=a, residual=residual), "c": c,
                 "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}
     return c, Call("combine", a, own, operands, most=rank_tokens, n=a.shape[1], dtype=a.dtype,

@@ -5,7 +5,7 @@ the same both ways; so are those of dispatch and combine.  Between experts there
 nobody writes: a gradient has 0 there, and reads none of it."""
 import torch
 
-from ._define import differentiate, library, wanted
+from ._define import differentiate, library, runs, wanted
 from ._ranks import own_rows, size_of
 
 _EXPERT_BEGIN, _EXPERT_ROWS, _ROW_PAIR, _PAIR_ROW, _PAIR_EXPERT, _WEIGHTS = range(6)
@@ -33,6 +33,15 @@ def _outer(x, y, expert_begin, expert_rows):
 for _key in "CPU", "CUDA":
     library.impl("outer_of_experts", _outer, _key)
 torch.library.register_fake("imbrex::outer_of_experts", _shapes_outer, lib=library)
+runs["outer_of_experts"] = _outer
+
+
+def _no_second(ctx, grad):
+    raise NotImplementedError("ag_moe and moe_rs have no gradients of the gradients of their "
+                              "weights: leave out create_graph=True")
+
+
+differentiate("outer_of_experts", lambda ctx, inputs, output: None, _no_second)
 
 
 # ---- rows and pairs ------------------------------------------------------------------------------
@@ -84,17 +93,21 @@ def _keep_ag_moe(ctx, inputs, output):
     ctx.m = routing[_PAIR_EXPERT].shape[0] // ids.shape[1]
     ctx.top_k = ids.shape[1]
     ctx.weights_dtype = weights.dtype if weights is not None else None
+    ctx.shape = output[0].shape
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(gathered if keep else a, b, *routing)
 
 
 def _back_ag_moe(ctx, grad, grad_gathered, *grads):
     a, b, *routing = ctx.saved_tensors
     ops, group = torch.ops.imbrex, ctx.group
+    if grad is None:
+        grad = b.new_zeros(ctx.shape)
 
     def of_a():
         back = ops.moe_rs(grad, b.transpose(1, 2), _all_alike(routing), None, None, ctx.experts,
                           ctx.top_k, ctx.whole, ctx.align, ctx.replicate, ctx.m, group)
-        if grad_gathered is not None and grad_gathered.shape[0]:
+        if grad_gathered is not None:
             back = back + ops.reduce_scatter(grad_gathered, group)
         return back
 
@@ -104,6 +117,8 @@ def _back_ag_moe(ctx, grad, grad_gathered, *grads):
                                     *routing[:_ROW_PAIR])
 
     def of_weights():
+        if grads[_WEIGHTS] is None:
+            return None
         of_pairs = grads[_WEIGHTS].view(ctx.m, ctx.top_k)
         total = ops.all_reduce(of_pairs, None, None, group) if ctx.replicate else \
             ops.reduce_scatter(of_pairs, group)

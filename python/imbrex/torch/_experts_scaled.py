@@ -2,8 +2,8 @@
 import torch
 
 from ._define import Call, define, forward_only, given, matrix, need
-from ._experts import (ROUTING, TENSORS, choices_of, here_of, plan_tokens, shapes_ag_moe,
-                       shapes_moe_rs)
+from ._experts import (ROUTING, TENSORS, choices_of, here_of, like_tokens, plan_tokens,
+                       shapes_ag_moe, shapes_moe_rs)
 from ._scaled import TYPES, blocks
 
 
@@ -85,6 +85,7 @@ def _scaled_moe_rs(a, b, scale_a, scale_b, routing, bias, residual, out_dtype, e
     scaling, scale_a, scale_b = _scales(a, b, scale_a, scale_b)
     c = _shapes_scaled_moe_rs(a, b, scale_a, scale_b, routing, bias, residual, out_dtype, experts,
                               top_k, whole, align, replicate, m, group)
+    like_tokens(c, residual)
     operands = {**given(a=a, scale_a=scale_a, scale_b=scale_b, bias=bias, residual=residual),
                 "b": lies, "c": c,
                 "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}

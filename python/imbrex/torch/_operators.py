@@ -38,6 +38,11 @@ def _rows_of(tensor):
     return tensor.unsqueeze(0) if tensor.dim() == 1 else tensor.flatten(0, -2)
 
 
+def _like(a, residual):
+    if residual is not None:
+        need(residual.shape == a.shape, "residual", residual, "%s, as a" % list(a.shape))
+
+
 def _shapes_all_reduce(a, bias, residual, group):
     return torch.empty_like(a, memory_format=torch.contiguous_format)
 
@@ -46,6 +51,7 @@ def _shapes_all_reduce(a, bias, residual, group):
         _shapes_all_reduce)
 def _all_reduce(a, bias, residual, group):
     c = _shapes_all_reduce(a, bias, residual, group)
+    _like(a, residual)
     operands = given(a=_rows_of(a), bias=bias, residual=_rows_of(residual))
     operands["c"] = _rows_of(c)
     return c, Call("all_reduce", a, operands["a"].shape[0], operands, n=a.shape[-1], dtype=a.dtype)
@@ -59,6 +65,7 @@ def _shapes_all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias, group):
         "Tensor? bias, str group) -> (Tensor, Tensor)", _shapes_all_reduce_rms)
 def _all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias, group):
     c, h = _shapes_all_reduce_rms(a, residual, gamma, eps, gamma_offset, bias, group)
+    _like(a, residual)
     operands = given(a=_rows_of(a), residual=_rows_of(residual), gamma=gamma, bias=bias)
     operands.update(c=_rows_of(c), h=_rows_of(h))
     return (c, h), Call("all_reduce", a, operands["a"].shape[0], operands, n=a.shape[-1],
@@ -147,16 +154,26 @@ def _back_all_reduce_rms(ctx, grad, grad_h):
 
 def _keep_ag_mm(ctx, inputs, output):
     a, b, _, ctx.keep, ctx.m, ctx.group = inputs
+    ctx.shape = output[0].shape
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[1] if ctx.keep else a, b)
 
 
-def _back_ag_mm(ctx, grad, _):
+def _back_ag_mm(ctx, grad, grad_gathered):
     a, b = ctx.saved_tensors
+    if grad is None:
+        grad = b.new_zeros(ctx.shape)
+
+    def of_a():
+        back = torch.ops.imbrex.mm_rs(grad, b.t(), None, ctx.group)
+        if ctx.keep and grad_gathered is not None:  # as in gradients of gradients
+            back = back + torch.ops.imbrex.reduce_scatter(grad_gathered, ctx.group)
+        return back
 
     def of_b():
         all_rows = a if ctx.keep else torch.ops.imbrex.all_gather(a, ctx.m, ctx.group)
         return all_rows.t() @ grad
-    return (wanted(ctx, 0, lambda: torch.ops.imbrex.mm_rs(grad, b.t(), None, ctx.group)),
+    return (wanted(ctx, 0, of_a),
             wanted(ctx, 1, of_b), wanted(ctx, 2, lambda: grad.sum(0)), None, None, None)
 
 

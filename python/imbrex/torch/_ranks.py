@@ -1,14 +1,15 @@
 """imbrex's groups of process groups, and the plans that operators run."""
 import itertools
 import weakref
-from typing import Dict, Tuple, Union
+from typing import Any, Dict, Tuple, Union
 
 import torch
 import torch.distributed
 
 from .. import Error, Group, Plan
-from .._library import OPS
+from .._library import OPS, integer
 from .._makers import desc_of
+from .._streams import CU_STREAM_LEGACY
 
 GroupOrName = Union[torch.distributed.ProcessGroup, str, None]
 
@@ -47,6 +48,7 @@ class _Ranks:
         self.group = Group(process_group.rank(), size, allgather, str(device), once=True)
         self._device, self._is_cuda = device, device.type == "cuda"
         self._plans: Dict[tuple, Kept] = {}
+        self._held: list = []  # what a CPU's stream may still use
         self._uses = itertools.count()
 
     def _make(self, call, most):
@@ -101,15 +103,18 @@ class _Ranks:
             self.plan(call).run(**operands)
             self.group.sync()
 
-    def again(self, kept, args):
+    def again(self, kept, args, tensors):
         """As run(), of what ran before, on other addresses.  PyTorch sees to memory on the current
         stream by itself."""
         self._use(kept)
         if self._is_cuda:
-            kept.plan.run_again(args, torch._C._cuda_getCurrentRawStream(self._device.index))
-        else:
-            kept.plan.run_again(args, None)
-            self.group.sync()
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+            kept.plan.run_again(args, stream or CU_STREAM_LEGACY)
+            return
+        self._held.append(tensors)  # Ctrl-C may come between the two
+        kept.plan.run_again(args, None)
+        self.group.sync()
+        self._held.clear()
 
 
 _ranks: Dict[Tuple[str, torch.device], _Ranks] = {}  # by the name of a process group and a device
@@ -118,13 +123,16 @@ _ranks: Dict[Tuple[str, torch.device], _Ranks] = {}  # by the name of a process 
 _AS = " as rank "
 
 
-def _plain(name):
+def plain(name):
     """Of a name that name_of has given, or PyTorch."""
     return name.partition(_AS)[0]
 
 
+resolve = torch.distributed.distributed_c10d._resolve_process_group
+
+
 def named(name):
-    return torch.distributed.distributed_c10d._resolve_process_group(_plain(name))
+    return resolve(plain(name))
 
 
 def size_of(name):
@@ -147,17 +155,30 @@ def own_rows(tensor, name):
 
 def ranks_of(name, tensor):
     """The ranks of a group, for tensors on that device."""
-    device, name = tensor.device, _plain(name)
+    device, name = tensor.device, plain(name)
     process_group, known = named(name), _ranks.get((name, device))
     if known is None or known.process_group() is not process_group or not known.group.is_open:
+        _end_gone()
         known = _ranks[name, device] = _Ranks(process_group, device)
     return known
+
+
+def _end_gone():
+    """Groups of process groups that are destroyed: nobody can call them any more."""
+    for (name, device), known in list(_ranks.items()):
+        try:
+            is_gone = known.process_group() is not resolve(name)
+        except RuntimeError:  # no other has its name by now
+            is_gone = True
+        if is_gone:
+            del _ranks[name, device]
+            known.group.close()
 
 
 def refuse(name, function, exception):
     """A check here refuses a call for which other ranks may wait: where they do, they hear why."""
     for (other, _), known in list(_ranks.items()):
-        if other == _plain(name) and known.group.is_open:
+        if other == plain(name) and known.group.is_open:
             known.group.refuse(function, exception)
 
 
@@ -174,9 +195,13 @@ def group(process_group: GroupOrName = None,
 def keep_plans(most: int) -> None:
     """How many plans a group keeps, from its next on, beside those that a graph has captured."""
     global _most_plans
+    most = integer("most", most)
     if most < 1:
         raise ValueError("most is %d: want from 1" % most)
     _most_plans = most
+
+
+_latest: Any = [lambda: None, ""]  # a process group, and its name
 
 
 def name_of(process_group: GroupOrName) -> str:
@@ -185,10 +210,28 @@ def name_of(process_group: GroupOrName) -> str:
     if isinstance(process_group, str):
         if _AS in process_group or torch.compiler.is_compiling():
             return process_group
-        process_group = named(process_group)
-    process_group = process_group or torch.distributed.group.WORLD
+        try:
+            process_group = named(process_group)
+        except RuntimeError:
+            raise ValueError("group is %r: there is no process group of that name"
+                             % process_group) from None
+    if process_group is None:
+        process_group = torch.distributed.group.WORLD
+    if torch.compiler.is_compiling():
+        return _made_name(process_group)
+    latest, name = _latest
+    if process_group is None or latest() is not process_group:
+        name = _made_name(process_group)
+        _latest[:] = weakref.ref(process_group), name
+    return name
+
+
+def _made_name(process_group):
     if process_group is None:
         raise RuntimeError("there is no process group: call torch.distributed.init_process_group() "
                            "first")
+    if not isinstance(process_group, torch.distributed.ProcessGroup):
+        raise TypeError("group is %r: want a process group (of a DeviceMesh what get_group() "
+                        "returns), its name, or None for all ranks" % (process_group,))
     return "%s%s%d of %d" % (process_group.group_name, _AS, process_group.rank(),
                              process_group.size())
