@@ -12,7 +12,7 @@ SOURCE = os.environ.get("IMBREX_SOURCE_DIR") or os.path.abspath(
 BUILD = os.environ.get("IMBREX_BUILD_DIR") or os.path.join(SOURCE, "build", "release")
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = [os.path.join(HERE, "torch_%s.py" % name)
-            for name in ("ranks", "serving", "training", "hooks")]
+            for name in ("ranks", "serving", "training", "hooks", "layers")]
 EXAMPLES = os.path.join(SOURCE, "examples", "python")
 
 
@@ -83,6 +83,11 @@ class Torch(unittest.TestCase):
         for status, said in run(3, "cpu", ends, "first"):
             self.assertEqual(status, 0, said)
             self.assertRegex(said, r"told: (.*rank 2 failed: )?a is \[4, 8\]")
+
+    def test_interrupts(self):
+        (status, said), = run(1, "cpu", os.path.join(HERE, "torch_ends.py"), "interrupts")
+        self.assertEqual(status, 0, said)
+        self.assertRegex(said, "calls, interrupted")
 
     def test_examples(self):
         """On GPUs where there are two, else on the CPU."""

@@ -1,4 +1,5 @@
 """Layers whose weights are divided over ranks, and whose tokens are, too, before and after."""
+import itertools
 from typing import Any, Dict, Mapping, Optional, Tuple, TypeVar, Union
 
 import torch
@@ -7,6 +8,7 @@ from torch.nn import functional
 
 from . import _ranks
 from ._calls import ag_mm, ag_moe, ag_moe_gathered, mm_rs, moe_rs
+from ._checkpoint import Checkpoint, autocast, need_memory, take
 from ._ranks import GroupOrName
 
 Device = Union[str, torch.device, None]
@@ -20,14 +22,6 @@ def _divided(features, name):
     if features % size:
         raise ValueError("%d features cannot be divided evenly over %d ranks" % (features, size))
     return rank * features // size, (rank + 1) * features // size
-
-
-def _weight(tensors, name):
-    """Of a checkpoint, by its name without .weight."""
-    whole = name + ".weight"
-    if whole not in tensors:
-        raise KeyError("there is no %s among: %s" % (whole, ", ".join(sorted(tensors))))
-    return tensors[whole]
 
 
 def _gated(pair):
@@ -56,6 +50,7 @@ class _Linear(torch.nn.Module):
     def __init__(self, in_features, out_features, bias, group, dim, device, dtype):
         super().__init__()
         self.group, self._dim = _ranks.name_of(group), dim
+        self.in_features, self.out_features = in_features, out_features  # of all ranks
         whole = [out_features, in_features]
         self._part = _divided(whole[dim], self.group)
         whole[dim] = self._part[1] - self._part[0]
@@ -70,11 +65,19 @@ class _Linear(torch.nn.Module):
         if (bias is None) != (self.bias is None):
             raise ValueError("the layer was made %s a bias, and there is %s" % (
                 "without" if self.bias is None else "with", "none" if bias is None else "one"))
+        need_memory(self)
         first, last = self._part
+        weight = take(weight, "weight", self.out_features, self.in_features)
+        bias = bias if bias is None else take(bias, "bias", self.out_features)
         self.weight.copy_(weight.narrow(self._dim, first, last - first))
         if bias is not None:
             self.bias.copy_(bias if self._dim else bias[first:last])
         return self
+
+    def extra_repr(self) -> str:
+        return "in_features=%d, out_features=%d, bias=%s, rank %s" % (
+            self.in_features, self.out_features, self.bias is not None,
+            self.group.partition(" as rank ")[2])
 
 
 class ColumnParallelLinear(_Linear):
@@ -89,7 +92,8 @@ class ColumnParallelLinear(_Linear):
 
     def forward(self, x: Tensor, m: Optional[int] = None) -> Tensor:
         """m: tokens of all ranks; None: as many on each."""
-        return ag_mm(x, self.weight.t(), self.bias, m=m, group=self.group)
+        x, weight, bias = autocast(x, self.weight, self.bias)
+        return ag_mm(x, weight.t(), bias, m=m, group=self.group)
 
 
 class RowParallelLinear(_Linear):
@@ -104,7 +108,8 @@ class RowParallelLinear(_Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """This rank's rows of x @ whole weight.t() + bias."""
-        return mm_rs(x, self.weight.t(), self.bias, group=self.group)
+        x, weight, bias = autocast(x, self.weight, self.bias)
+        return mm_rs(x, weight.t(), bias, group=self.group)
 
 
 class ParallelMLP(torch.nn.Module):
@@ -116,6 +121,7 @@ class ParallelMLP(torch.nn.Module):
                  device: Device = None, dtype: Optional[torch.dtype] = None) -> None:
         super().__init__()
         self.group = _ranks.name_of(group)
+        self.hidden, self.intermediate = hidden, intermediate
         self._part = _divided(intermediate, self.group)
         width = self._part[1] - self._part[0]
         self.gate_up = torch.nn.Parameter(
@@ -125,20 +131,29 @@ class ParallelMLP(torch.nn.Module):
 
     def forward(self, x: Tensor, m: Optional[int] = None) -> Tensor:
         """m: tokens of all ranks; None: as many on each."""
-        return self.down(_gated(ag_mm(x, self.gate_up.t(), m=m, group=self.group)))
+        x, gate_up = autocast(x, self.gate_up)
+        return self.down(_gated(ag_mm(x, gate_up.t(), m=m, group=self.group)))
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], prefix: str = "") -> "ParallelMLP":
         """Takes this rank's part of a checkpoint's gate_proj, up_proj (or gate_up_proj) and
-        down_proj; prefix: as "model.layers.3.mlp."."""
-        if prefix + "gate_up_proj.weight" in tensors:
-            gate, up = _weight(tensors, prefix + "gate_up_proj").chunk(2)
+        down_proj; prefix: as "model.layers.3.mlp.".  What else it has with that prefix, such as a
+        bias, is refused."""
+        need_memory(self)
+        whole, (first, last) = Checkpoint(tensors, prefix), self._part
+        shape = self.intermediate, self.hidden
+        if "gate_up_proj.weight" in whole:
+            gate, up = whole.take("gate_up_proj", 2 * shape[0], shape[1]).chunk(2)
         else:
-            gate, up = (_weight(tensors, prefix + name) for name in ("gate_proj", "up_proj"))
-        first, last = self._part
+            gate, up = (whole.take(name, *shape) for name in ("gate_proj", "up_proj"))
+        down = whole.take("down_proj", *shape[::-1])
+        whole.done(self)
         self.gate_up.copy_(torch.cat([gate[first:last], up[first:last]]))
-        self.down.load(_weight(tensors, prefix + "down_proj"))
+        self.down.load(down)
         return self
+
+
+_layers = itertools.count()  # of experts, which ranks make in one order
 
 
 class ParallelMoE(torch.nn.Module):
@@ -160,7 +175,7 @@ class ParallelMoE(torch.nn.Module):
         if not 1 <= top_k <= experts:
             raise ValueError("top_k is %d: want from 1 to experts, %d" % (top_k, experts))
         self.experts, self.top_k, self.whole = experts, top_k, whole
-        self.renormalize = renormalize
+        self.renormalize, self.hidden, self.intermediate = renormalize, hidden, intermediate
         self._part = (0, intermediate) if whole else _divided(intermediate, self.group)
         rank = torch.distributed.get_rank(_ranks.named(self.group))
         size = _ranks.size_of(self.group)
@@ -172,13 +187,20 @@ class ParallelMoE(torch.nn.Module):
             made = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
             torch.nn.init.normal_(made, std=shape[-1] ** -0.5)
             return made
-        self.gate = weight(experts, hidden)
+        alike = torch.Generator().manual_seed(next(_layers))  # on all ranks
+
+        def gate(*shape):
+            made = weight(*shape)
+            if not made.is_meta:
+                made.data.copy_(torch.randn(shape, generator=alike) * shape[-1] ** -0.5)
+            return made
+        self.gate = gate(experts, hidden)
         self.gate_up, self.down = weight(here, 2 * width, hidden), weight(here, hidden, width)
         self.shared: Optional[ParallelMLP] = None
         self.shared_gate: Any = None
         if shared:
             self.shared = ParallelMLP(hidden, shared, self.group, device, dtype)
-            self.shared_gate = weight(1, hidden)
+            self.shared_gate = gate(1, hidden)
 
     def choose(self, x: Tensor) -> Tuple[Tensor, Tensor]:
         """ids[rows, top_k] and weights[rows, top_k], float32, of tokens x[rows, hidden]."""
@@ -191,14 +213,15 @@ class ParallelMoE(torch.nn.Module):
 
     def forward(self, x: Tensor, m: Optional[int] = None) -> Tensor:
         """m: tokens of all ranks; None: as many on each."""
-        given = x, self.gate_up.transpose(1, 2), *self.choose(x)
+        x, gate_up, down = autocast(x, self.gate_up, self.down)
+        given = x, gate_up.transpose(1, 2), *self.choose(x)
         options: Dict[str, Any] = {"whole": self.whole, "experts": self.experts, "m": m,
                                    "group": self.group}
         if self.shared is None:
             pairs, routing = ag_moe(*given, **options)
         else:
             pairs, routing, tokens = ag_moe_gathered(*given, **options)
-        y = moe_rs(_gated(pairs), self.down.transpose(1, 2), routing, group=self.group)
+        y = moe_rs(_gated(pairs), down.transpose(1, 2), routing, group=self.group)
         if self.shared is None:
             return y
         wide = _gated(functional.linear(tokens, self.shared.gate_up))
@@ -210,18 +233,30 @@ class ParallelMoE(torch.nn.Module):
         """Takes this rank's part of a checkpoint's layer: gate.weight, and of each expert
         gate_proj, up_proj and down_proj (Qwen), or w1, w3 and w2 (Mixtral); with `shared` also
         shared_expert.* and shared_expert_gate.weight.  prefix: as "model.layers.3.mlp." or
-        "model.layers.3.block_sparse_moe."."""
-        mixtral = prefix + "experts.0.w1.weight" in tensors
-        names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
-        self.gate.copy_(_weight(tensors, prefix + "gate"))
+        "model.layers.3.block_sparse_moe.".  What else it has with that prefix, such as a bias of
+        the scores, is refused."""
+        need_memory(self)
+        whole, shape = Checkpoint(tensors, prefix), (self.intermediate, self.hidden)
+        names = ("w1", "w3", "w2") if "experts.0.w1.weight" in whole \
+            else ("gate_proj", "up_proj", "down_proj")
+        shapes = shape, shape, shape[::-1]
+        self.gate.copy_(whole.take("gate", self.experts, self.hidden))
         (first, last), width = self._part, self._part[1] - self._part[0]
-        for place, expert in enumerate(self._mine):
-            gate, up, down = (_weight(tensors, "%sexperts.%d.%s" % (prefix, expert, name))
-                              for name in names)
+        for expert in range(self.experts):
+            every = ["experts.%d.%s" % (expert, name) for name in names]
+            if expert not in self._mine:
+                for name in every:
+                    whole.leave(name)
+                continue
+            place = expert - self._mine[0]
+            gate, up, down = (whole.take(name, *each) for name, each in zip(every, shapes))
             self.gate_up[place, :width].copy_(gate[first:last])
             self.gate_up[place, width:].copy_(up[first:last])
             self.down[place].copy_(down[:, first:last])
         if self.shared is not None:
             self.shared.load(tensors, prefix + "shared_expert.")
-            self.shared_gate.copy_(_weight(tensors, prefix + "shared_expert_gate"))
+            for name in "gate_up_proj", "gate_proj", "up_proj", "down_proj":
+                whole.leave("shared_expert." + name)
+            self.shared_gate.copy_(whole.take("shared_expert_gate", 1, self.hidden))
+        whole.done(self)
         return self
