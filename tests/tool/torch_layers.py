@@ -213,7 +213,7 @@ def check_arguments():
     """Which one is wrong, and what it has to be, of all operators; also where a call like it was
     right."""
     a, b, ids = whole(1, ROWS, K), whole(2, K, N), torch.zeros(ROWS, 1, dtype=torch.int32)
-    ids, experts = ids.to(DEVICE), whole(3, 2, K, N)
+    ids, experts, cache = ids.to(DEVICE), whole(3, 2, K, N), whole(4, 1, 8, SIZE, 64)
     row = mine(whole(1, 1, K))
     it.all_gather(row, m=1)
     of_rows = {"ag_mm": lambda m: it.ag_mm(a, b, m=m),
@@ -247,6 +247,12 @@ def check_arguments():
             (lambda: it.all_reduce_rms(a, whole(1, ROWS + 1, K), b[:, 0]), ValueError, "as a"),
             (lambda: it.ag_moe(a, experts, ids, align=0), ValueError, "align is 0: want from 1"),
             (lambda: it.ag_moe(a, experts, ids, rows=-5), ValueError, "rows is -5: want from 0"),
+            (lambda: it.ag_moe(a, experts, ids[:, :0]), ValueError, "ids has the shape"),
+            (lambda: it.moe_rs(a, experts, None), TypeError, "routing is NoneType: want what ag_"),
+            (lambda: it.flash_decode(cache[:, 0], cache, cache, a[:1, 0]), ValueError,
+             "lengths is of torch.float32: want integers"),
+            (lambda: it.ag_scaled_mm(a, b, a, b, out_dtype="bf16"), TypeError,
+             "out_dtype is 'bf16': want a torch.dtype"),
             (lambda: it.dispatch(a, ids, experts=0), ValueError, "experts is 0: want from 1"),
             (lambda: it.keep_plans(True), TypeError, "most is True: want an integer")):
         refused(call, kind, words)

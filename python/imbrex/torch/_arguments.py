@@ -45,6 +45,8 @@ def arguments_check(schema):
                 devices.add(_one_tensor(name, x))
             elif kind.rstrip("?") in ("int", "SymInt"):
                 _integer(name, x)
+            elif kind == "ScalarType" and not isinstance(x, (int, torch.dtype)):  # or its number
+                raise TypeError("%s is %r: want a torch.dtype" % (name, x))
         if len(devices) > 1:  # else PyTorch gives what is on "meta" to what makes results' shapes
             raise ValueError("tensors are on %s: want all on one device"
                              % " and ".join(sorted(map(str, devices))))

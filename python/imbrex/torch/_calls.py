@@ -192,6 +192,13 @@ def _routing_of(made, ids, experts, whole, align, replicate):
                    expert_capacity=0)
 
 
+def _tensors(routing):
+    if not isinstance(routing, Routing):
+        raise TypeError("routing is %s: want what ag_moe or dispatch returned"
+                        % type(routing).__name__)
+    return list(routing[:6])
+
+
 def moe_rs(a: Tensor, b: Tensor, routing: Routing, bias: Optional[Tensor] = None,
            residual: Optional[Tensor] = None, *, group: GroupOrName = None) -> Tensor:
     """[tokens, n]: for this rank's tokens the sum over ranks and chosen experts of weight * a[row]
@@ -199,7 +206,7 @@ def moe_rs(a: Tensor, b: Tensor, routing: Routing, bias: Optional[Tensor] = None
 
     a[capacity, k]: rows as ag_moe's c has them; b[experts here, k, n]; routing: of that ag_moe.
     Where that had replicate=True all ranks get all tokens."""
-    return _run.moe_rs(a, b, list(routing[:6]), bias, residual, routing.experts,
+    return _run.moe_rs(a, b, _tensors(routing), bias, residual, routing.experts,
                        routing.top_k, routing.whole, routing.align, routing.replicate,
                        routing.tokens, name_of(group))
 
@@ -232,7 +239,7 @@ def scaled_moe_rs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, routin
     of capacity rows; routing: of ag_moe or ag_scaled_moe; bias and residual: of out_dtype.  No
     gradient."""
     return _run.scaled_moe_rs(
-        a, b, scale_a, scale_b, list(routing[:6]), bias, residual, out_dtype, routing.experts,
+        a, b, scale_a, scale_b, _tensors(routing), bias, residual, out_dtype, routing.experts,
         routing.top_k, routing.whole, routing.align, routing.replicate, routing.tokens,
         name_of(group))
 
@@ -266,7 +273,7 @@ def combine(a: Tensor, routing: Routing, residual: Optional[Tensor] = None, *,
     + residual[tokens, n].
 
     a[capacity, n]: rows as dispatch's c has them; routing: of that dispatch."""
-    return _run.combine(a, list(routing[:6]), residual, routing.tokens, routing.experts,
+    return _run.combine(a, _tensors(routing), residual, routing.tokens, routing.experts,
                         routing.rank_tokens, routing.top_k, routing.align,
                         routing.expert_capacity, name_of(group))
 

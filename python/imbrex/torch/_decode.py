@@ -1,7 +1,7 @@
 """Attention over a cache whose tokens lie on all ranks, as torch.ops.imbrex."""
 import torch
 
-from ._define import Call, define, forward_only, given, need
+from ._define import Call, define, forward_only, given, integers, need
 from ._ranks import share
 
 _RUN = "imbrex_plan_run_decode"
@@ -59,7 +59,7 @@ def _flash_decode(q, k, v, lengths, pages, visible, hidden, sinks, scale_k, scal
     o, lse = results = _shapes_flash_decode(
         q, k, v, lengths, pages, visible, hidden, sinks, scale_k, scale_v, context, scale, soft_cap,
         heads_first, natural, replicate, group)
-    ints = {name: None if tensor is None else tensor.to(torch.int32) for name, tensor in (
+    ints = {name: None if tensor is None else integers(name, tensor) for name, tensor in (
         ("lengths", lengths), ("pages", pages), ("visible", visible), ("hidden", hidden))}
     operands = given(q=q.reshape(batch * queries, *q.shape[-2:]), sinks=sinks, **ints,
                      scale_k=None if scale_k is None else scale_k.reshape(1),

@@ -1,7 +1,7 @@
 """Experts as torch.ops.imbrex: their products, and tokens to their ranks and back."""
 import torch
 
-from ._define import Call, all_rows, define, given, matrix, need
+from ._define import Call, all_rows, define, given, integers, matrix, need
 from ._ranks import named, room, share, size_of
 
 ROUTING = "expert_begin", "expert_rows", "row_pair", "pair_row", "pair_expert", "weights"
@@ -45,15 +45,11 @@ def _empty_routing(like, here, rows, pairs):
 
 def choices_of(a, ids, weights):
     """ids and weights as the library takes them."""
-    need(ids.dim() == 2 and ids.shape[0] == a.shape[0], "ids", ids,
+    need(ids.dim() == 2 and ids.shape[0] == a.shape[0] and ids.shape[1] > 0, "ids", ids,
          "[%d, top_k], the experts of a's rows" % a.shape[0])
     if weights is not None:
         need(weights.shape == ids.shape, "weights", weights, "%s, as ids" % list(ids.shape))
-    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
-        raise ValueError("ids are of %s: want integers" % ids.dtype)
-    if ids.dtype == torch.int64:  # what is none there stays none in 32 bits
-        ids = ids.clamp(-1, (1 << 31) - 1)
-    return given(ids=ids.to(torch.int32),
+    return given(ids=integers("ids", ids),
                  weights=None if weights is None else weights.to(torch.float32))
 
 

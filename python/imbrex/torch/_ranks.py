@@ -132,7 +132,11 @@ resolve = torch.distributed.distributed_c10d._resolve_process_group
 
 
 def named(name):
-    return resolve(plain(name))
+    try:
+        return resolve(plain(name))
+    except RuntimeError:
+        raise ValueError("group is %r: there is no process group of that name"
+                         % plain(name)) from None
 
 
 def size_of(name):
@@ -210,11 +214,7 @@ def name_of(process_group: GroupOrName) -> str:
     if isinstance(process_group, str):
         if _AS in process_group or torch.compiler.is_compiling():
             return process_group
-        try:
-            process_group = named(process_group)
-        except RuntimeError:
-            raise ValueError("group is %r: there is no process group of that name"
-                             % process_group) from None
+        process_group = named(process_group)
     if process_group is None:
         process_group = torch.distributed.group.WORLD
     if torch.compiler.is_compiling():
