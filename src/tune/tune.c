@@ -246,9 +246,10 @@ static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks
 }
 
 /* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no
- * more waves, or less time than what comes by slices of k, and those of one rank are a wave, under which the next rank's come or the last one's
- * leave: less only where peers would have to read what they are to add up.  Where rows leave, two
- * blocks must read b once: then there is room beside the loads for what is stored to peers. */
+ * more waves, or less time than what comes by slices of k, and those of one rank are a wave, under
+ * which the next rank's come or the last one's leave: less only where peers would have to read what
+ * they are to add up.  Where rows leave, two blocks must read b once: then there is room beside the
+ * loads for what is stored to peers. */
 static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
 {
     int64_t m = in->shape.m, n = in->shape.n;

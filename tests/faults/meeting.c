@@ -54,7 +54,8 @@ int meeting_occupy(int port)
     const struct sockaddr_in at = { .sin_family = AF_INET,
                                     .sin_port = htons((uint16_t)port),
                                     .sin_addr = { htonl(INADDR_LOOPBACK) } };
-    for (int i = 0; i < patient(200); i++) { /* another run of the same test may have it for a moment */
+    /* Another run of the same test may have it for a moment. */
+    for (int i = 0; i < patient(200); i++) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (!bind(fd, (const struct sockaddr *)&at, sizeof at) && !listen(fd, 128))

@@ -1,7 +1,8 @@
-/* test_cuda_compile.c [PART] - every kernel of the table, in the configurations that it can choose,
- * goes through the real compiler, where there is one: no GPU is needed.  Of each text's every two
+/* test_cuda_compile.c - every kernel of the table, in the configurations that it can choose, goes
+ * through the real compiler, where there is one: no GPU is needed.  Of each text's every two
  * options are seen together.  Registers that spill, local memory and too much shared memory are
- * failures.  What has not changed is not compiled again.  PART: of texts so named, as kernels/ll/. */
+ * failures.  What has not changed is not compiled again.  An argument: only texts that are named
+ * so, as kernels/ll/. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

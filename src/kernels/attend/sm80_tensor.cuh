@@ -16,16 +16,11 @@
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
-#include "sm80_units.cuh"
+#include "sm80_tokens.cuh"
 
 enum {
-    TOKENS = 16, /* of a warp's tile */
-    FOUR = 4,    /* warps that attend */
     HAS_ADDER = WARPS == FOUR + 1,
-    STEP = TOKENS * FOUR,
-    EIGHTS = IMX_ROWS / 8,           /* of rows */
-    HALF_BYTES = TOKENS * ROW_BYTES, /* k, or v */
-    STAGE_BYTES = 2 * HALF_BYTES,
+    EIGHTS = IMX_ROWS / 8,                                            /* of rows */
     RING_BYTES = IMX_STAGES * STAGE_BYTES,                            /* of a warp */
     SIXTEENS = IMX_DIM / 16,                                          /* of v's numbers */
     KEEPS_Q = IMX_DIM * EIGHTS <= (__CUDA_ARCH__ >= 900 ? 256 : 128), /* in registers, */
@@ -72,137 +67,6 @@ ATTEND_FN void tell(uint32_t *word, uint32_t value)
 ATTEND_FN void meet(void)
 {
     asm volatile("bar.sync 1, %0;" : : "n"(FOUR * LANES) : "memory");
-}
-
-/* ---- which tokens ---------------------------------------------------------------------------- */
-
-/* The tokens that a row sees. */
-ATTEND_FN void look(const imx_attend_args &x, const work &w, int row, int *from, int *to)
-{
-    int64_t query = query_of(x, w, row);
-    bool is_one = row < rows_of(x, w);
-    int end = is_one && x.visible ? x.visible[query] : w.end;
-    *from = is_one && x.hidden ? x.hidden[query] : 0;
-    *to = !is_one ? 0 : end < w.end ? end : w.end;
-}
-
-/* Without those that no row sees. */
-ATTEND_FN work narrowed(const imx_attend_args &x, const work &w)
-{
-    int from, to;
-    if (!x.hidden && !x.visible)
-        return w;
-    look(x, w, (int)threadIdx.x % IMX_ROWS, &from, &to);
-    bool sees = from < to;
-    from = sees ? from : w.end;
-    to = sees ? to : w.first;
-#pragma unroll
-    for (int step = IMX_ROWS / 2; step; step /= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step);
-        int other_to = __shfl_xor_sync(ALL, to, step);
-        from = other_from < from ? other_from : from;
-        to = other_to > to ? other_to : to;
-    }
-    return narrow(w, from, to, STEP);
-}
-
-ATTEND_FN int steps_of(const work &w)
-{
-    return w.end > w.first ? (w.end - w.first + STEP - 1) / STEP : 0;
-}
-
-/* ---- loads ----------------------------------------------------------------------------------- */
-
-/* What a warp loads next. */
-struct loader {
-    work w;
-    int item, left; /* steps of w; 0: there is nothing more */
-    int next;       /* first token of the warp's tile */
-    int page, in;   /* of that token, or, where tiles are not together, of this lane's */
-    bool together;  /* a tile's tokens are in one page, and begin at multiples of 16 bytes */
-    int apart;      /* bytes from token to token */
-};
-
-ATTEND_FN void look_up(const imx_attend_args &x, loader *l)
-{
-    int t = l->next + (l->together ? 0 : (int)threadIdx.x % TOKENS);
-    l->page = l->w.sequence;
-    l->in = t;
-    if (x.page) {
-        int page = (int)((unsigned)t / (unsigned)x.page);
-        l->in = t - page * x.page;
-        l->page = t < l->w.end ? x.pages[l->w.sequence * x.page_stride + page] : 0;
-    }
-}
-
-/* From l->item on, the first one with tokens. */
-ATTEND_FN void find_tokens(const imx_attend_args &x, const items &all, loader *l)
-{
-    l->left = 0;
-    for (; l->item < all.end && !l->left; l->item += (int)gridDim.x) {
-        l->w = narrowed(x, work_of(x, all.first, all.upto, l->item));
-        l->left = steps_of(l->w);
-    }
-    if (l->left) {
-        l->next = l->w.first + (int)threadIdx.x / LANES * TOKENS;
-        look_up(x, l);
-    }
-}
-
-/* Rows that a warp loads at once, a lane a unit. */
-enum { AT_ONCE = LANES / UNITS ? LANES / UNITS : 1 };
-static_assert(UNITS <= LANES, "a row is no longer than a warp");
-
-ATTEND_FN void load_together(const imx_attend_args &x, const loader &l, int64_t at, uint32_t tile)
-{
-    int lane = (int)threadIdx.x % LANES, row = lane / UNITS, there = l.w.end - l.next - row;
-    int64_t from = at * ELEMENT + row * l.apart + lane % UNITS * 16;
-    const char *k = (const char *)x.k + from, *v = (const char *)x.v + from;
-    uint32_t to = tile + (uint32_t)(row * ROW_BYTES), unit = lane_unit(row, lane % UNITS);
-#pragma unroll
-    for (int i = 0; i < TOKENS; i += AT_ONCE) {
-        uint32_t at = to + (uint32_t)(i * ROW_BYTES) + (unit ^ (uint32_t)(swizzle(i) * 16));
-        copy_async(at, k, i < there ? 16 : 0);
-        copy_async(at + HALF_BYTES, v, i < there ? 16 : 0);
-        k += AT_ONCE * l.apart;
-        v += AT_ONCE * l.apart;
-    }
-}
-
-/* own: this lane's token. */
-ATTEND_FN void load_apart(const imx_attend_args &x, const loader &l, int64_t own, uint32_t tile)
-{
-    int lane = (int)threadIdx.x % LANES, unit = lane % UNITS;
-    own = l.next + lane % TOKENS < l.w.end ? own : -1;
-#pragma unroll 1
-    for (int i = 0; i < TOKENS; i += AT_ONCE) {
-        int row = i + lane / UNITS;
-        int64_t at = __shfl_sync(ALL, own, row);
-        int64_t from = (at < 0 ? 0 : at) * ELEMENT + unit * 16;
-        uint32_t to = unit_at(tile, row, unit);
-        bool aligned = (((uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)from) & 15) == 0;
-        load_unit(to, (const char *)x.k + from, at >= 0, aligned);
-        load_unit(to + HALF_BYTES, (const char *)x.v + from, at >= 0, aligned);
-    }
-}
-
-/* The next tile of this warp into a stage; tokens from w.end on are zeros. */
-ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const items &all,
-                         loader *l, uint32_t tile)
-{
-    if (l->left) {
-        int64_t at = token_in(x, watch, l->w, l->page, l->in);
-        if (l->together)
-            load_together(x, *l, at, tile);
-        else
-            load_apart(x, *l, at, tile);
-        l->next += STEP;
-        if (--l->left)
-            look_up(x, l);
-        else
-            find_tokens(x, all, l);
-    }
-    commit();
 }
 
 /* ---- q --------------------------------------------------------------------------------------- */
