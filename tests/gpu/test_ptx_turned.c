@@ -1,6 +1,6 @@
 /* test_ptx_turned.c - Hopper's turned tiles and its tiles of 192 rows as the compiler makes them,
- * run instruction by instruction on fake GPUs, against a loop in float64: one to three warpgroups, two
- * blocks a tile, both layouts of b, edges on all sides, and a's rows from where they are and as
+ * run instruction by instruction on fake GPUs, against a loop in float64: one to three warpgroups,
+ * two blocks a tile, both layouts of b, edges on all sides, and a's rows from where they are and as
  * they arrive from a peer. */
 #include <setjmp.h>
 #include <stdarg.h>
