@@ -70,7 +70,7 @@ class Table(unittest.TestCase):
         """Which functions there are, and which of them have gradients."""
         sources = read(*glob.glob(os.path.join(SOURCE, "python", "imbrex", "torch", "*.py")))
         functions = set(re.findall(r'^@define\(\s*"(\w+)\(', sources, re.MULTILINE))
-        graded = set(re.findall(r'^differentiate\("(\w+)"', sources, re.MULTILINE))
+        graded = set(re.findall(r'^differentiate\("(\w+)"', sources, re.MULTILINE)) & functions
         self.assertLess({"ag_mm", "moe_rs"}, graded)
         rows = table().values()
         self.assertEqual(sorted(name for row in rows for name in names(row[2])), sorted(functions))
