@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -104,4 +105,11 @@ void scratch_write_tensors(const char *name, const char *header, size_t data_byt
         file[8 + length + i] = (unsigned char)i;
     scratch_write(name, file, total);
     free(file);
+}
+
+int scratch_log(void)
+{
+    int file = memfd_create("scratch", MFD_CLOEXEC);
+    assert_true(file >= 0 && fcntl(file, F_SETFL, O_APPEND) == 0);
+    return file;
 }

@@ -24,4 +24,8 @@ unsigned char *scratch_read(const char *name, size_t *bytes);
 /* A safetensors file with this header and data of bytes 0, 1, 2... */
 void scratch_write_tensors(const char *name, const char *header, size_t data_bytes);
 
+/* A file in memory, for what many write at once: without O_APPEND they write over each other, since
+ * such a file does not lock its position. */
+int scratch_log(void);
+
 #endif /* TESTS_SCRATCH_H */

@@ -4,12 +4,12 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "ranks.h"
+#include "scratch.h"
 
 enum { RANKS = 2 };
 
@@ -40,7 +40,7 @@ static const char *said(const char *level, bool fails)
 {
     static char text[8192];
     ranks_desc desc = { .size = RANKS };
-    int file = memfd_create("said", MFD_CLOEXEC), before = dup(2);
+    int file = scratch_log(), before = dup(2);
     assert_true(file >= 0 && before >= 0);
     if (level)
         setenv("IMBREX_LOG", level, 1);

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 
 #include "bootstrap/socket.h"
 #include "meeting.h"
+#include "scratch.h"
 
 static meeting_rank ranks[2]; /* processes are forked with them */
 
@@ -116,7 +116,7 @@ static char *said_while_meeting(int kind, const char *token)
         ranks[r].then = meet_again;
         snprintf(ranks[r].launch.job, sizeof ranks[r].launch.job, "said %d", (int)getpid());
     }
-    int file = memfd_create("said", MFD_CLOEXEC), before = dup(2);
+    int file = scratch_log(), before = dup(2);
     dup2(file, 2);
     const meeting_result *results = meeting_run(ranks, 2);
     dup2(before, 2);

@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -334,7 +333,7 @@ static void the_command_compiles(void **state)
 static void plain(char *ops, char *said, size_t size)
 {
     char name[] = "compile";
-    int file = memfd_create("said", MFD_CLOEXEC), out = dup(STDOUT_FILENO);
+    int file = scratch_log(), out = dup(STDOUT_FILENO);
     fflush(stdout);
     dup2(file, STDOUT_FILENO);
     int code = COMMAND(name, ops);

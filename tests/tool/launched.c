@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "patience.h"
+#include "scratch.h"
 
 static double seconds_since(struct timespec begun)
 {
@@ -31,8 +32,7 @@ void sleep_ms(int ms)
 launched launched_start(const launch_options *options, char *const argv[],
                         int (*rank_main)(int, void *), const char *input, const int files[2])
 {
-    launched l = { .out_fd = memfd_create("out", MFD_CLOEXEC),
-                   .err_fd = memfd_create("err", MFD_CLOEXEC) };
+    launched l = { .out_fd = scratch_log(), .err_fd = scratch_log() };
     int in_fd = memfd_create("in", MFD_CLOEXEC);
     assert_int_equal(write(in_fd, input, strlen(input)), (ssize_t)strlen(input));
     lseek(in_fd, 0, SEEK_SET);
