@@ -128,8 +128,6 @@ static void ll(void **state)
             }
         }
     }
-    imx_ll_args small = { .ranks = 4, .most = 64 << 10 };
-    try(&imx_kernel_ll, &small);
 }
 
 static void activate(void **state)

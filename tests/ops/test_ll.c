@@ -201,6 +201,45 @@ static void units(void **state)
     }
 }
 
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* No thread goes round once more than it has to, and where there are units for all multiprocessors
+ * no more than a few have no block. */
+static void threads_go_round_evenly(void **state)
+{
+    (void)state;
+    enum { SMS = 132, LEAST = 128, MOST = 512, WARP = 32 };
+    const imx_cuda_target hopper = { 90, 232448 };
+    for (int64_t most = 1; most <= 16 << 20; most += 1 + most / 7) {
+        for (int lines = 0; lines <= 1; lines++) {
+            imx_ll_args args = { .ranks = 4, .lines = lines, .most = most, .how = IMX_LL_FANS };
+            imx_cuda_config config = { 0 };
+            imx_kernel_ll.cuda_config(&args, &hopper, SMS, &config);
+            int64_t units = imx_ll_units(lines, most);
+            int64_t at_once = (int64_t)config.blocks * config.threads;
+            int64_t rounds = imx_ceil_div(units, at_once);
+            assert_in_range(config.threads, LEAST, MOST);
+            assert_int_equal(rounds, imx_ceil_div(units, SMS * MOST));
+            if (units >= SMS * LEAST)
+                assert_in_range(at_once, 1, units / rounds + SMS * WARP);
+            if (units >= SMS * LEAST)
+                assert_in_range(config.blocks, SMS * 4 / 5, SMS);
+        }
+    }
+}
+
+/* Clusters find room at once: of four blocks 28, of two as many as there are. */
+static void rows_are_spread_while_they_are_few(void **state)
+{
+    (void)state;
+    static const int of_rows[][2] = { { 1, 8 },  { 14, 8 }, { 15, 4 }, { 28, 4 },
+                                      { 29, 2 }, { 64, 2 }, { 65, 1 }, { 4096, 1 } };
+    for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++)
+        assert_int_equal(imx_ll_pieces(8192, of_rows[i][0]), of_rows[i][1]);
+    assert_int_equal(imx_ll_pieces(5120, 1), 5);
+    assert_int_equal(imx_ll_pieces(1000, 1), 1);
+}
+
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 /* What was the sooner one on four H200s, of so many bytes a rank. */
@@ -224,6 +263,8 @@ int main(void)
         cmocka_unit_test(words),
         cmocka_unit_test(lines),
         cmocka_unit_test(a_missing_rank_is_named),
+        cmocka_unit_test(threads_go_round_evenly),
+        cmocka_unit_test(rows_are_spread_while_they_are_few),
         cmocka_unit_test(gathers_by_lines_while_they_are_sooner),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,7 +79,9 @@ enum {
     IMX_LL_LINE = 120,
     IMX_LL_ROW_BYTES = 32 << 10, /* of a row that is normed, at most */
     IMX_LL_PIECES = 8,           /* of a row, at most: blocks of a cluster */
-    IMX_LL_BLOCKS = 128,         /* that rows are spread over while they are few */
+    IMX_LL_BLOCKS = 128,         /* that rows are spread over while they are few: */
+    IMX_LL_BLOCKS_APART = 112,   /* by more than two a row, so many: a cluster is on SMs that are
+                                    near each other, and of 132 there may be 28 times four */
 };                               /* bytes of data: of a unit, a line */
 
 /* Of a shard. */
@@ -134,9 +136,10 @@ IMX_TEAM_FN int imx_ll_piece_cols(int64_t n, int pieces)
 
 IMX_TEAM_FN int imx_ll_pieces(int64_t n, int64_t rows)
 {
-    int64_t most = IMX_LL_BLOCKS / (rows > 1 ? rows : 1);
-    most = most < 1 ? 1 : most < IMX_LL_PIECES ? most : IMX_LL_PIECES;
-    int64_t cols = imx_ll_piece_cols(n, (int)most);
+    int most = IMX_LL_PIECES;
+    while (most > 1 && most * rows > (most > 2 ? IMX_LL_BLOCKS_APART : IMX_LL_BLOCKS))
+        most /= 2;
+    int64_t cols = imx_ll_piece_cols(n, most);
     return (int)((n + cols - 1) / cols);
 }
 

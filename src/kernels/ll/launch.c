@@ -7,13 +7,15 @@
 void imx_ll_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
 size_t imx_ll_cpu_scratch(const void *args);
 
-/* Small blocks, so that shards of some KB are on many multiprocessors: each can send but a part of
- * what the links take.  Larger ones where there are no more multiprocessors, but for a few threads
- * that go round twice. */
-enum { THREADS = 128, THREADS_MOST = 512 };
+/* At most, of a form of many registers; and else. */
+enum { WARP = 32, THREADS_MOST = 512, THREADS_MOST_ROWS = 576 };
 
-/* A thread has one unit of a piece, or some, as many as any other. */
-enum { THREADS_ROWS = 576, THREADS_ROWS_LESS = 512, WARP = 32 }; /* less: of many registers */
+/* The fewest with which each has one of a block's units, or some, as many as any other. */
+static int even_threads(int64_t units, int most)
+{
+    int64_t rounds = (units + most - 1) / most;
+    return (int)(((units + rounds - 1) / rounds + WARP - 1) / WARP) * WARP;
+}
 
 static void rows_config(const imx_ll_args *args, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
@@ -21,11 +23,10 @@ static void rows_config(const imx_ll_args *args, const imx_cuda_target *target, 
     int element = args->dtype == IMBREX_F32 ? 4 : 2;
     int64_t piece = (int64_t)imx_ll_piece_cols(args->norm.n, args->pieces) * element;
     bool cluster = target->arch >= 90 && args->pieces > 1 && args->pieces <= blocks;
+    int rooms = args->how == IMX_LL_FANS ? 3 : 2; /* rows, and gamma */
     int together = cluster ? args->pieces : 1, rows = blocks / together;
     int64_t units = imx_ll_units(args->lines, piece < args->row_bytes ? piece : args->row_bytes);
-    bool many = args->how == IMX_LL_FANS && args->ranks > 4;
-    int64_t most = many ? THREADS_ROWS_LESS : THREADS_ROWS, rounds = (units + most - 1) / most;
-    int threads = (int)(((units + rounds - 1) / rounds + WARP - 1) / WARP) * WARP;
+    int most = args->ranks > 4 ? THREADS_MOST : THREADS_MOST_ROWS;
     if (args->m < rows)
         rows = args->m > 1 ? (int)args->m : 1;
     *config = (imx_cuda_config){
@@ -33,18 +34,20 @@ static void rows_config(const imx_ll_args *args, const imx_cuda_target *target, 
         .entry = "imx_ll_rows",
         .blocks = rows * together,
         .cluster = together,
-        .threads = threads,
+        .threads = even_threads(units, most),
         .early = target->arch >= 90,
         .traces = true,
-        .shared_bytes = (size_t)(2 * (args->pieces / together) * piece),
+        .shared_bytes = (size_t)(rooms * (args->pieces / together) * piece),
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_RANKS=%d -DIMX_LINES=%d -DIMX_THREADS=%d -DIMX_REDUCES=1 -DIMX_DTYPE=%d "
              "-DIMX_CLUSTER=%d%s",
-             args->ranks, args->lines, threads, args->dtype, cluster,
+             args->ranks, args->lines, most, args->dtype, cluster,
              args->how == IMX_LL_FANS ? " -DIMX_FANS" : "");
 }
 
+/* Small blocks, so that shards of some KB are on many multiprocessors: each can send but a part of
+ * what the links take.  Larger ones where there are no more multiprocessors, all of one size. */
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
@@ -53,8 +56,10 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
         rows_config(args, target, blocks, config);
         return;
     }
+    static const int least = 128;
     int64_t units = imx_ll_units(args->lines, args->most);
-    int threads = 2 * units > (int64_t)3 * blocks * THREADS ? THREADS_MOST : THREADS;
+    int even = even_threads((units + blocks - 1) / blocks, THREADS_MOST);
+    int threads = even > least ? even : least;
     int64_t wanted = (units + threads - 1) / threads;
     *config = (imx_cuda_config){
         .source = "kernels/ll/sm80.cu",
@@ -67,7 +72,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_RANKS=%d -DIMX_LINES=%d -DIMX_THREADS=%d -DIMX_REDUCES=%d -DIMX_DTYPE=%d%s",
-             args->ranks, args->lines, threads, args->how != IMX_LL_GATHERS,
+             args->ranks, args->lines, THREADS_MOST, args->how != IMX_LL_GATHERS,
              args->how != IMX_LL_GATHERS ? args->dtype : IMBREX_BF16,
              args->how == IMX_LL_FANS ? " -DIMX_FANS" : "");
 }

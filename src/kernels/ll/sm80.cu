@@ -1,7 +1,7 @@
 /* sm80.cu - the ll kernel on NVIDIA GPUs.
  *
  *     IMX_RANKS   ranks of the team        IMX_LINES   1: lines, 0: words
- *     IMX_THREADS of a block           IMX_REDUCES 1: adds, 0: gathers
+ *     IMX_THREADS of a block, at most  IMX_REDUCES 1: adds, 0: gathers
  *     IMX_DTYPE   of what is added     IMX_FANS    with IMX_REDUCES: in two shots
  *
  * A thread stores its unit of this rank's shard at all peers, then looks at the same unit of every
@@ -146,8 +146,8 @@ LL_FN int fan_out(const imx_ll_args &args, const imbrexd_watch &watch, int64_t i
  * threads store, load and vote together. */
 LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
 {
-    int64_t step = (int64_t)gridDim.x * IMX_THREADS, lane = threadIdx.x % 32;
-    int64_t first = (int64_t)blockIdx.x * IMX_THREADS + threadIdx.x;
+    int64_t step = (int64_t)gridDim.x * blockDim.x, lane = threadIdx.x % 32;
+    int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int64_t most = imx_ll_units(IMX_LINES, args.most);
     uint64_t *at = &args.uses[blockIdx.x];
 #ifdef IMX_FANS

@@ -1,7 +1,7 @@
 /* sm80_rows.cu - the ll kernel on NVIDIA GPUs where rows are normed behind their sum.
  *
  *     IMX_RANKS   ranks of the team        IMX_LINES     1: lines, 0: words
- *     IMX_THREADS of a block               IMX_CLUSTER   1: a row is a cluster's, a piece a block's
+ *     IMX_THREADS of a block, at most      IMX_CLUSTER   1: a row is a cluster's, a piece a block's
  *     IMX_DTYPE   of what is added                       0: all pieces of a row are one block's
  *     IMX_FANS    in two shots             IMX_REDUCES 1
  *
@@ -10,7 +10,8 @@
  *     sum, unit by unit | into shared memory | squares, to all blocks of the row | meet | c
  *
  * In two shots every rank adds up its lines of each piece, and sends the sums to all, whose blocks
- * of the same number look for them.
+ * of the same number look for them.  What is to be sent of the next row goes before this one's sums
+ * are waited for.
  */
 #include "../grid.cuh"
 #include "../norm/sm80_steps.cuh"
@@ -20,7 +21,7 @@ enum {
     ELEMENT = IMX_IS_F32 ? 4 : 2,
     SEGMENTS = IMX_LL_ROW_BYTES / (IMX_NORM_SEGMENT * ELEMENT),
     GROUP_COLS = LANES * TOGETHER,
-    WARPS = IMX_THREADS / LANES,
+    ROOMS = 1 + IMX_TWO_SHOTS, /* of rows in turns */
 };
 
 /* What blocks of a row tell each other of it. */
@@ -28,7 +29,7 @@ typedef struct told {
     float squares[SEGMENTS], largest[SEGMENTS * GROUPS];
 } told;
 
-/* What is where in shared memory: this block's columns of the row, and of gamma. */
+/* What is where in shared memory: this block's columns of ROOMS rows, and of gamma. */
 extern __shared__ uint4 room[];
 static __shared__ told all_told[2]; /* of rows in turns: one is read while the next one comes */
 static __shared__ float gave_up;    /* not 0: a block of the row did */
@@ -49,6 +50,11 @@ typedef struct place {
     int64_t at;
     int owner;
 } place;
+
+LL_FN int warps(void)
+{
+    return (int)blockDim.x / LANES;
+}
 
 LL_FN int64_t unit_of(place p)
 {
@@ -104,6 +110,12 @@ LL_FN place place_of(const imx_ll_args &args, const piece &p, int unit)
     return at;
 }
 
+/* This block's columns of a row in its turn; behind all turns, of gamma. */
+LL_FN char *room_of(const imx_ll_args &args, int turn)
+{
+    return (char *)room + turn * own_pieces(args) * piece_bytes(args);
+}
+
 LL_FN bool is_own(const imx_ll_args &args, const place &at)
 {
     return !IMX_TWO_SHOTS || at.owner == args.team.rank;
@@ -129,22 +141,33 @@ LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, At at, uint64_t
 
 /* ---- the sum of a row ------------------------------------------------------------------------ */
 
-/* A unit of a sum is here. */
-LL_FN void keep(const imx_ll_args &args, const piece &p, int unit, imx_ll_unit sum)
+/* A unit of a sum is here; to: the row's room. */
+LL_FN void keep(const imx_ll_args &args, const piece &p, int unit, imx_ll_unit sum, char *to)
 {
     int in_block = p.first - first_piece(args) * piece_bytes(args);
-    store_data((char *)room + in_block, p.bytes, unit, sum);
+    store_data(to + in_block, p.bytes, unit, sum);
     if (args.norm.h)
         store_data((char *)args.norm.h + p.row * args.row_bytes + p.first, p.bytes, unit, sum);
+}
+
+/* What will be added behind a wait comes near before it. */
+LL_FN void fetch_residual(const imx_ll_args &args, const piece &p, const place &at)
+{
+    enum { IN_SECTOR = 2 }; /* units, at least */
+    const char *from = (const char *)args.residual + p.row * args.row_bytes + p.first;
+    int64_t byte = data_at(at.unit);
+    if (args.residual && at.is && is_own(args, at) && at.unit % IN_SECTOR == 0 && byte < p.bytes)
+        asm volatile("prefetch.global.L2 [%0];" : : "l"(from + byte));
 }
 
 LL_FN void send_piece(const imx_ll_args &args, const piece &p, uint64_t epoch)
 {
     const char *from = (const char *)args.from + p.row * args.row_bytes + p.first;
     int units = (int)imx_ll_units(IMX_LINES, p.bytes), lane = lane_of();
-    for (int i = (int)threadIdx.x; i - lane < units; i += IMX_THREADS) {
+    for (int i = (int)threadIdx.x; i - lane < units; i += (int)blockDim.x) {
         place at = place_of(args, p, i);
         imx_ll_unit unit = pack(i, load_data(from, p.bytes, i), epoch);
+        fetch_residual(args, p, at);
         __syncwarp();
         if (!at.is)
             continue;
@@ -159,39 +182,48 @@ LL_FN void send_piece(const imx_ll_args &args, const piece &p, uint64_t epoch)
     }
 }
 
-/* This block's share of the sum, and with IMX_FANS to all; 0: gave up. */
+/* A unit of a sum to all peers. */
+LL_FN void fan_out(const imx_ll_args &args, const place &at, uint64_t epoch, imx_ll_unit unit)
+{
+#pragma unroll TO_AT_ONCE
+    for (int r = 1; r < IMX_RANKS; r++)
+        store_unit(imx_ll_sum(&args, peer(args, r), args.team.rank, epoch) + at.at, unit);
+}
+
+/* This rank's share of the sum, and with IMX_FANS to all; 0: gave up. */
 LL_FN int add_piece(const imx_ll_args &args, const imbrexd_watch &watch, const piece &p,
-                    uint64_t epoch)
+                    uint64_t epoch, char *to)
 {
     int64_t first = p.row * args.row_bytes + p.first;
     const char *residual = args.residual ? (const char *)args.residual + first : NULL;
     int units = (int)imx_ll_units(IMX_LINES, p.bytes), lane = lane_of();
-    for (int i = (int)threadIdx.x; i - lane < units; i += IMX_THREADS) {
+    for (int i = (int)threadIdx.x; i - lane < units; i += (int)blockDim.x) {
         place at = place_of(args, p, i);
+        bool own = at.is && is_own(args, at);
         int64_t data = data_at(i), column = (p.first + (data < p.bytes ? data : 0)) / ELEMENT;
         imx_ll_unit sum;
-        if (!sum_up(args, watch, at, epoch, (const char *)args.from + first, residual, p.bytes,
-                    column, &sum))
-            return 0;
-        if (!at.is || !is_own(args, at))
+        if (together(!own))
             continue;
-        keep(args, p, i, sum);
-#ifdef IMX_FANS
+        if (!sum_up(args, watch, at, epoch, (const char *)args.from + first, residual,
+                    own ? p.bytes : 0, column, &sum))
+            return 0;
         imx_ll_unit unit = pack(i, sum, epoch);
-#pragma unroll TO_AT_ONCE
-        for (int r = 1; r < IMX_RANKS; r++)
-            store_unit(imx_ll_sum(&args, peer(args, r), args.team.rank, epoch) + at.at, unit);
-#endif
+        if (IMX_LINES)
+            __syncwarp(); /* the lanes of a line store it at once */
+        if (own && IMX_TWO_SHOTS)
+            fan_out(args, at, epoch, unit);
+        if (own)
+            keep(args, p, i, sum, to);
     }
     return 1;
 }
 
 /* The peers' shares. */
 LL_FN int take_piece(const imx_ll_args &args, const imbrexd_watch &watch, const piece &p,
-                     uint64_t epoch)
+                     uint64_t epoch, char *to)
 {
     int units = (int)imx_ll_units(IMX_LINES, p.bytes), lane = lane_of();
-    for (int i = (int)threadIdx.x; i - lane < units && IMX_TWO_SHOTS; i += IMX_THREADS) {
+    for (int i = (int)threadIdx.x; i - lane < units; i += (int)blockDim.x) {
         place at = place_of(args, p, i);
         imx_ll_unit unit[AT_ONCE];
 #pragma unroll 1
@@ -201,7 +233,7 @@ LL_FN int take_piece(const imx_ll_args &args, const imbrexd_watch &watch, const 
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
                 if (comes<SUMS>(args, first + j, at))
-                    keep(args, p, i, unpack(unit[j]));
+                    keep(args, p, i, unpack(unit[j]), to);
             }
         }
     }
@@ -259,29 +291,28 @@ LL_FN int own_columns(const imx_ll_args &args)
 
 LL_FN const char *own_gamma(const imx_ll_args &args)
 {
-    return (const char *)room + own_pieces(args) * piece_bytes(args);
+    return room_of(args, ROOMS);
 }
 
-LL_FN void tell_squares(const imx_ll_args &args, told *told)
+LL_FN void tell_squares(const imx_ll_args &args, const char *row, told *told)
 {
     int segment = first_piece(args) * (piece_bytes(args) / (IMX_NORM_SEGMENT * ELEMENT));
 #pragma unroll 1
-    for (int s = (int)threadIdx.x / LANES; s * IMX_NORM_SEGMENT < own_columns(args); s += WARPS) {
+    for (int s = (int)threadIdx.x / LANES; s * IMX_NORM_SEGMENT < own_columns(args); s += warps()) {
         float x[GROUPS][TOGETHER];
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
-            load_eight((const char *)room,
-                       s * IMX_NORM_SEGMENT + g * GROUP_COLS + lane_of() * TOGETHER, x[g]);
+            load_eight(row, s * IMX_NORM_SEGMENT + g * GROUP_COLS + lane_of() * TOGETHER, x[g]);
         tell(args, &told->squares[segment + s], norm_squares(x));
     }
 }
 
 /* The columns of group g of this block's as they become c, or before they are quantised. */
-LL_FN void normed(const imx_ll_args &args, int g, float inverse, float *x)
+LL_FN void normed(const imx_ll_args &args, const char *row, int g, float inverse, float *x)
 {
     int column = g * GROUP_COLS + lane_of() * TOGETHER;
     float gamma[TOGETHER];
-    load_eight((const char *)room, column, x);
+    load_eight(row, column, x);
     if (!args.norm.rms)
         return;
     load_eight(own_gamma(args), column, gamma);
@@ -289,7 +320,7 @@ LL_FN void normed(const imx_ll_args &args, int g, float inverse, float *x)
 }
 
 /* This warp's groups.  PER_ROW: once for the scale, and once more by it. */
-LL_FN void store_columns(const imx_ll_args &args, int64_t row, told *told)
+LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums, told *told)
 {
     const imx_norm_args &norm = args.norm;
     int first = first_piece(args) * piece_bytes(args) / ELEMENT, n = (int)norm.n;
@@ -299,10 +330,10 @@ LL_FN void store_columns(const imx_ll_args &args, int64_t row, told *told)
 #pragma unroll 1
     for (int again = norm.quant != IMBREX_PER_ROW; again < 2; again++) {
 #pragma unroll 1
-        for (int g = (int)threadIdx.x / LANES; g * GROUP_COLS < own_columns(args); g += WARPS) {
+        for (int g = (int)threadIdx.x / LANES; g * GROUP_COLS < own_columns(args); g += warps()) {
             int column = first + g * GROUP_COLS + lane_of() * TOGETHER;
             float x[TOGETHER];
-            normed(args, g, inverse, x);
+            normed(args, sums, g, inverse, x);
             if (!again) {
                 tell(args, &told->largest[first / GROUP_COLS + g],
                      imx_row_largest_of(imx_row_largest(x), LANES));
@@ -328,19 +359,19 @@ LL_FN void store_columns(const imx_ll_args &args, int64_t row, told *told)
     }
 }
 
-/* The row is in shared memory, if there; 0: some block of it gave up. */
-LL_FN int norm_row(const imx_ll_args &args, int64_t row, told *told, int there)
+/* The row's sums are here, if there; 0: some block of it gave up. */
+LL_FN int norm_row(const imx_ll_args &args, int64_t row, const char *sums, told *told, int there)
 {
     there = __syncthreads_and(there);
     if (args.norm.rms && there)
-        tell_squares(args, told);
+        tell_squares(args, sums, told);
     if (!there && threadIdx.x < LANES)
         tell(args, &gave_up, 1.0f);
     meet();
     if (gave_up != 0.0f)
         return 0;
-    store_columns(args, row, told);
-    __syncthreads(); /* before the next row comes to the same place */
+    store_columns(args, row, sums, told);
+    __syncthreads(); /* before another row comes to the same place */
     return 1;
 }
 
@@ -356,7 +387,7 @@ LL_FN void fetch_gamma(const imx_ll_args &args)
 {
     enum { SECTOR = 32 };
     for (int i = (int)threadIdx.x * SECTOR; i < own_columns(args) * ELEMENT;
-         i += IMX_THREADS * SECTOR)
+         i += (int)blockDim.x * SECTOR)
         asm volatile("prefetch.global.L2 [%0];" : : "l"(gamma_at(args) + i));
 }
 
@@ -367,20 +398,41 @@ LL_FN void load_gamma(const imx_ll_args &args)
     char *to = (char *)own_gamma(args);
     int bytes = own_columns(args) * ELEMENT;
     bool whole = imx_vector_aligned(gamma) && bytes % 16 == 0;
-    for (int i = (int)threadIdx.x * 16; i < bytes && whole; i += IMX_THREADS * 16)
+    for (int i = (int)threadIdx.x * 16; i < bytes && whole; i += (int)blockDim.x * 16)
         *(uint4 *)(to + i) = imx_vector_load(gamma + i);
-    for (int i = (int)threadIdx.x * 2; i < bytes && !whole; i += IMX_THREADS * 2)
+    for (int i = (int)threadIdx.x * 2; i < bytes && !whole; i += (int)blockDim.x * 2)
         *(uint16_t *)(to + i) = *(const volatile uint16_t *)(gamma + i);
 }
 
 /* Columns that a row does not have are 0 and stay it, of gamma, too. */
-LL_FN void clear_room(const imx_ll_args &args)
+LL_FN void clear_rooms(const imx_ll_args &args)
 {
     int bytes = own_pieces(args) * piece_bytes(args);
-    uint16_t *to = (uint16_t *)room;
     for (int i = own_columns(args) * ELEMENT + (int)threadIdx.x * 2; i < bytes;
-         i += IMX_THREADS * 2)
-        to[i / 2] = to[(bytes + i) / 2] = 0;
+         i += (int)blockDim.x * 2) {
+#pragma unroll
+        for (int turn = 0; turn <= ROOMS; turn++)
+            *(uint16_t *)(room_of(args, turn) + i) = 0;
+    }
+}
+
+/* This rank's share of a row's sums; then, in two shots, the others'; 0: gave up. */
+LL_FN int add_row(const imx_ll_args &args, const imbrexd_watch &watch, int64_t row, uint64_t epoch,
+                  char *to)
+{
+    int from = first_piece(args), there = 1;
+    for (int p = from; p < from + own_pieces(args) && there; p++)
+        there = add_piece(args, watch, piece_of(args, row, p), epoch, to);
+    return there;
+}
+
+LL_FN int take_row(const imx_ll_args &args, const imbrexd_watch &watch, int64_t row, uint64_t epoch,
+                   char *to)
+{
+    int from = first_piece(args), there = 1;
+    for (int p = from; p < from + own_pieces(args) && there && IMX_TWO_SHOTS; p++)
+        there = take_piece(args, watch, piece_of(args, row, p), epoch, to);
+    return there;
 }
 
 LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
@@ -397,15 +449,17 @@ LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
     __syncthreads(); /* all threads have read the epoch */
     if (threadIdx.x == 0)
         *(volatile uint64_t *)at = epoch;
-    int turn = 0;
+    int there = 1, turn = 0;
+    int64_t adds = first; /* the next row to be added */
 #pragma unroll 1
     for (int64_t row = first; row < args.m; row += step, turn ^= 1) {
-        int there = 1;
-        for (int p = from; p < to && there; p++)
-            there = add_piece(args, watch, piece_of(args, row, p), epoch);
-        for (int p = from; p < to && there; p++)
-            there = take_piece(args, watch, piece_of(args, row, p), epoch);
-        if (!norm_row(args, row, &all_told[turn], there))
+        char *sums = room_of(args, turn % ROOMS);
+        for (; there && adds < args.m && adds < row + ROOMS * step; adds += step)
+            there = add_row(args, watch, adds, epoch, adds == row ? sums : room_of(args, turn ^ 1));
+        if (IMX_TWO_SHOTS) /* who misses a rank's part says so before others miss what it is for */
+            there = __syncthreads_and(there);
+        there = there && take_row(args, watch, row, epoch, sums);
+        if (!norm_row(args, row, sums, &all_told[turn], there))
             return;
     }
 }
@@ -416,7 +470,7 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
 {
     if (threadIdx.x == 0)
         gave_up = 0.0f;
-    clear_room(args);
+    clear_rooms(args);
     if (args.norm.rms)
         fetch_gamma(args);
     meet(); /* all blocks of a row have begun */

@@ -39,10 +39,20 @@ NORM_FN float norm_squares(const float (*x)[TOGETHER])
 /* Of a row of n, whose segments' squares these are. */
 NORM_FN float norm_inverse(const imx_norm_args *args, const float *segments)
 {
+    enum { AT_A_TIME = 4 }; /* are read; of room for these there is a multiple */
     float squares = 0.0f;
 #pragma unroll 1
-    for (int s = 0; s * IMX_NORM_SEGMENT < args->n; s++)
-        squares = __fadd_rn(squares, segments[s]);
+    for (int first = 0; first * IMX_NORM_SEGMENT < args->n; first += AT_A_TIME) {
+        float some[AT_A_TIME];
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; i++)
+            some[i] = segments[first + i];
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; i++) {
+            if ((first + i) * IMX_NORM_SEGMENT < args->n)
+                squares = __fadd_rn(squares, some[i]);
+        }
+    }
     return imx_norm_inverse(squares, args->n, args->eps);
 }
 
