@@ -14,17 +14,44 @@ typedef struct proposal {
     char detail[IMX_AGREE_NOTE]; /* why status is not OK; if it is, rank 0's note */
 } proposal;
 
-static uint64_t meetings_of(const imbrex_group *group, int rank)
+/* ---- who has come how far -------------------------------------------------------------------- */
+
+/* A meeting as one word, which is written and read at once: | how many meetings and runs, which all
+ * ranks have alike, there were up to this one | calls that the rank has refused since the last |. */
+enum { REFUSALS_BITS = 16, REFUSALS_MOST = (1 << REFUSALS_BITS) - 1 };
+
+static uint64_t meeting_of(const imbrex_group *group, int rank)
 {
-    return __atomic_load_n(&imx_control_of(group, rank)->meetings, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&imx_control_of(group, rank)->meeting, __ATOMIC_SEQ_CST);
+}
+
+static uint64_t refusals_here(const imbrex_group *group)
+{
+    return group->refused_at == group->meetings + group->runs ? group->refusals : 0;
+}
+
+void imx_agree_count_refusal(imbrex_group *group)
+{
+    group->refusals = (uint64_t)imx_min((int64_t)refusals_here(group) + 1, REFUSALS_MOST);
+    group->refused_at = group->meetings + group->runs;
+}
+
+/* seq_cst: of a rank that begins to meet, and one that refuses, one sees what the other does. */
+static void note_meeting(imbrex_group *group)
+{
+    uint64_t refusals = refusals_here(group), number = ++group->meetings + group->runs;
+    __atomic_store_n(&imx_control_of(group, group->rank)->meeting,
+                     number << REFUSALS_BITS | refusals, __ATOMIC_SEQ_CST);
 }
 
 bool imx_agree_is_awaited(const imbrex_group *group)
 {
-    uint64_t own = meetings_of(group, group->rank);
-    for (int r = group->nodes.first[group->nodes.own], i = 0; i < group->nodes.ranks; r++, i++)
-        if (meetings_of(group, r) > own)
+    uint64_t next = group->meetings + group->runs + 1, refusals = refusals_here(group);
+    for (int r = group->nodes.first[group->nodes.own], i = 0; i < group->nodes.ranks; r++, i++) {
+        uint64_t theirs = meeting_of(group, r);
+        if (theirs >> REFUSALS_BITS == next && (theirs & REFUSALS_MOST) <= refusals)
             return true;
+    }
     return false;
 }
 
@@ -34,10 +61,10 @@ static imbrex_status fail_missing(const imbrex_group *group, imbrex_status statu
     char said[IMX_STATUS_BYTES], why[2 * IMX_NOTE_BYTES];
     imx_text text = { .at = said, .size = sizeof said };
     imx_text_add(&text, "%s", imx_status_detail());
-    uint64_t own = meetings_of(group, group->rank);
+    uint64_t own = meeting_of(group, group->rank) >> REFUSALS_BITS;
     for (int r = group->nodes.first[group->nodes.own], i = 0; i < group->nodes.ranks; r++, i++) {
         imx_text more = { .at = why, .size = sizeof why };
-        if (meetings_of(group, r) < own && imx_fault_add_refusal(group, r, &more))
+        if (meeting_of(group, r) >> REFUSALS_BITS < own && imx_fault_add_refusal(group, r, &more))
             imx_text_add(&text, "; rank %d%s", r, why);
     }
     return imx_fail(status, "%s", said);
@@ -49,8 +76,8 @@ imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *r
         memcpy(recv, send, bytes);
         return IMBREX_OK;
     }
-    if (group->control) /* seq_cst, as in imx_agree_is_awaited: a rank that refuses sees it */
-        __atomic_fetch_add(&imx_control_of(group, group->rank)->meetings, 1, __ATOMIC_SEQ_CST);
+    if (group->control)
+        note_meeting(group);
     int failed = group->bootstrap->allgather(group->bootstrap->ctx, send, recv, bytes);
     if (!failed)
         return IMBREX_OK;

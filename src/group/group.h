@@ -33,7 +33,7 @@ typedef struct imx_control {
     imx_note why, foreign_why;       /* what goes with a fault of kind ABORT, written before it */
     imx_note refused;                /* this rank's latest call that enqueues: why not */
     uint32_t logged;                 /* atomic; this rank's log has the failure */
-    uint64_t meetings;               /* atomic; allgathers that this rank has begun */
+    uint64_t meeting;                /* atomic; the latest that this rank has begun, see agree.c */
     uint64_t runs[IMX_CONTROL_RUNS]; /* the latest that this rank enqueued, see imx_agree_run */
     uint64_t launches[IMX_CONTROL_RUNS]; /* likewise, see imx_agree_launch */
     int64_t waiting[];                   /* [size + 1], see imbrexd_watch */
@@ -94,8 +94,10 @@ struct imbrex_group {
 
     imbrex_stream stream; /* the default one */
     imx_objects objects[IMX_MAKERS];
-    uint64_t runs;               /* of all plans, enqueued so far: numbers them */
-    int memory_count;            /* lent to the caller so far: numbers them */
+    uint64_t runs;                 /* of all plans, enqueued so far: numbers them */
+    uint64_t meetings;             /* with the other ranks, begun so far */
+    uint64_t refused_at, refusals; /* agree.c's */
+    int memory_count;              /* lent to the caller so far: numbers them */
     imbrex_stream kernel_stream; /* what making and ending them waits for: callers do not reach it.
                                     NULL: none was made */
     imx_prepared *activate, *norm, *gate; /* made with the group */
@@ -147,8 +149,12 @@ imbrex_status imx_agree_allgather(imbrex_group *group, const void *send, void *r
 imbrex_status imx_agree_allgather_of(void *group, const void *send, void *recv,
                                      size_t bytes) IMX_MUST_CHECK;
 
-/* Whether a rank of this node has begun to meet the others, and this rank has not. */
+/* Whether a rank of this node has begun to meet the others in the call that this rank comes to
+ * next: one that has refused more calls since all did the same is beyond that. */
 bool imx_agree_is_awaited(const imbrex_group *group);
+
+/* This rank refuses a call that enqueues. */
+void imx_agree_count_refusal(imbrex_group *group);
 
 /* Takes the memory that imx_agree needs. */
 imbrex_status imx_agree_prepare(imbrex_group *group) IMX_MUST_CHECK;

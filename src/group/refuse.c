@@ -40,5 +40,6 @@ imbrex_status imbrex_group_refuse(imbrex_group *group, const char *call, const c
     imbrex_status refused = imx_fail(IMBREX_INVALID, "%s", why);
     if (calls[i].meets || imx_agree_is_awaited(group))
         return imx_agree(group, calls[i].name, refused, NULL, 0);
+    imx_agree_count_refusal(group);
     return refused;
 }

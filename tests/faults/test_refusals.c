@@ -191,6 +191,28 @@ static void who_makes_a_plan_hears_at_once(void **state)
     }
 }
 
+/* What all ranks refuse one does later, when another makes the plan of what follows. */
+static int refused_by_all(imbrex_group *group, void *ctx)
+{
+    (void)ctx;
+    imbrex_plan *plan = NULL;
+    for (int i = 0; i < 3; i++) {
+        if (imbrex_group_rank(group) == i)
+            usleep(50000);
+        for (int refusal = 0; refusal <= i; refusal++)
+            IS(IMBREX_INVALID, "imbrex_plan_run: a is [1]",
+               imbrex_group_refuse(group, "imbrex_plan_run", "a is [1]"));
+        RANK_OK(make(group, &plan));
+    }
+    return 0;
+}
+
+static void what_all_refuse_ends_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(ranks_run(&(ranks_desc){ .size = 3 }, refused_by_all, NULL), 0);
+}
+
 /* Rank 1 has refused before the others come, and does not come itself. */
 static int refused_before(imbrex_group *group, void *ctx)
 {
@@ -256,6 +278,7 @@ int main(void)
         cmocka_unit_test(another_call_does_not_make_up_for_it),
         cmocka_unit_test(who_meets_hears_at_once),
         cmocka_unit_test(who_makes_a_plan_hears_at_once),
+        cmocka_unit_test(what_all_refuse_ends_nothing),
         cmocka_unit_test(who_makes_a_plan_in_vain_hears_why),
         cmocka_unit_test(what_it_takes),
     };
