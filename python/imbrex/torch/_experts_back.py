@@ -107,7 +107,7 @@ def _back_ag_moe(ctx, grad, grad_gathered, *grads):
     def of_a():
         back = ops.moe_rs(grad, b.transpose(1, 2), _all_alike(routing), None, None, ctx.experts,
                           ctx.top_k, ctx.whole, ctx.align, ctx.replicate, ctx.m, group)
-        if grad_gathered is not None:
+        if grad_gathered is not None and grad_gathered.shape[0]:
             back = back + ops.reduce_scatter(grad_gathered, group)
         return back
 
