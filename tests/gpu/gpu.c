@@ -18,6 +18,7 @@
 #include "backends/cuda/driver.h"
 #include "fake_driver.h"
 #include "fake_nvrtc.h"
+#include "patience.h"
 
 enum { SKIPPED = 77, GPUS_MOST = 8 };
 
@@ -118,7 +119,7 @@ pid_t gpu_start(int (*run)(void *ctx), void *ctx, int limit_s)
         if (sigaction(SIGSEGV, NULL, &now) == 0 && now.sa_handler == SIG_DFL) /* no sanitizer's */
             signal(SIGSEGV, say_where);
         watch_over();
-        alarm((unsigned)(gpu_is_fake() ? 3 * limit_s : limit_s)); /* a fake GPU is slow */
+        alarm((unsigned)patient(gpu_is_fake() ? 3 * limit_s : limit_s)); /* a fake GPU is slow */
         int result = run(ctx);
         fflush(NULL);
         _exit(result);
