@@ -116,6 +116,12 @@ static void fill_late(ptx_warp *w, const ptx_insn *insn, int l, ptx_late *late)
         ptx_shared_block(w->block, barrier, &late->barrier);
 }
 
+/* In rounds: some come after much that was asked for later. */
+static uint32_t delay(ptx_runner *run)
+{
+    return ptx_random(run) % (ptx_random(run) % 4 ? 6 : 40);
+}
+
 static bool start_late(ptx_warp *w, const ptx_insn *insn, uint32_t pc, uint32_t active)
 {
     static const ptx_late_kind kinds[] = {
@@ -134,7 +140,7 @@ static bool start_late(ptx_warp *w, const ptx_insn *insn, uint32_t pc, uint32_t 
                           .lane = l,
                           .insn = pc,
                           .group = w->bulk_groups[l],
-                          .due = run->round + 1 + ptx_random(run) % 6 };
+                          .due = run->round + 1 + delay(run) };
         fill_late(w, insn, l, &late);
         if (!late.to_ranks || late.to_ranks >> run->launch->cluster) {
             ptx_fault(w, l, pc, "no shared memory of the cluster is there");

@@ -130,6 +130,16 @@ static void note_place(placing *p, int reg, bool write, void *ctx)
     widen(p, reg, *(const uint32_t *)ctx);
 }
 
+/* What a product of four warps takes is its own: it may be done later than it stands there. */
+static void keep_apart(placing *p, const ptx_insn *insn)
+{
+    const ptx_operand *list = p->b->module->operands + insn->list;
+    for (int i = 0; i < insn->list_count; i++) {
+        widen(p, list[i] / 4, p->f->first);
+        widen(p, list[i] / 4, p->f->end - 1);
+    }
+}
+
 static void find_ranges(placing *p)
 {
     const ptx_insn *insns = p->b->module->insns;
@@ -139,6 +149,10 @@ static void find_ranges(placing *p)
     }
     while (flow_once(p))
         ;
+    for (uint32_t k = p->f->first; k < p->f->end; k++) {
+        if (insns[k].code == PTX_WGMMA)
+            keep_apart(p, &insns[k]);
+    }
     for (int i = 0; i < p->block_count; i++) {
         for (uint32_t k = p->blocks[i].first; k < p->blocks[i].end; k++)
             visit_all(p, &insns[k], note_place, &k);

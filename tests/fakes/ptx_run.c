@@ -11,12 +11,15 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "imbrex_device.h"
+
 enum {
     TURN = 1500,     /* a warp's instructions at once */
     STRETCH = 200,   /* of lanes that are not alone */
     STRAY = 16,      /* one of so many times lanes are left behind */
     IDLE_ROUNDS = 64 /* until who waits naps */
 };
+#define PATIENCE_NS 50000000000 /* longer than a wait within a kernel may last */
 
 uint32_t ptx_random(ptx_runner *run)
 {
@@ -125,8 +128,9 @@ static int turn_of_block(ptx_runner *run, ptx_block *block)
     return steps;
 }
 
-/* Nothing can be done and nothing is under way: a barrier that some have passed by. */
-static void stuck(ptx_runner *run)
+/* Nothing can be done and nothing is under way: a barrier that some have passed by.  Or nobody does
+ * anything that others could see, for very long. */
+static void stuck(ptx_runner *run, const char *what)
 {
     for (int b = 0; b < run->launch->blocks; b++) {
         for (int i = 0; i < run->warps; i++) {
@@ -134,7 +138,7 @@ static void stuck(ptx_runner *run)
             if (!w->live)
                 continue;
             int lane = __builtin_ctz(w->live);
-            ptx_fault(w, lane, w->pc[lane], "waits here for threads that never come");
+            ptx_fault(w, lane, w->pc[lane], "%s", what);
             return;
         }
     }
@@ -151,6 +155,7 @@ static void nap(uint64_t idle)
 static void go_on(ptx_runner *run)
 {
     uint64_t idle = 0;
+    int64_t since = imbrexd_now_ns();
     while (run->live_blocks && !run->failed) {
         uint64_t moved = run->moved;
         int steps = 0, blocks = run->launch->blocks;
@@ -163,8 +168,12 @@ static void go_on(ptx_runner *run)
         run->round++;
         ptx_late_settle(run, false);
         if (!steps && !run->late_count && run->live_blocks)
-            stuck(run);
+            stuck(run, "waits here for threads that never come");
         idle = moved == run->moved ? idle + 1 : 0;
+        if (!idle)
+            since = imbrexd_now_ns();
+        else if (imbrexd_now_ns() - since > PATIENCE_NS)
+            stuck(run, "is here while nobody has done anything for long");
         if (idle)
             nap(idle);
     }
@@ -263,8 +272,10 @@ bool ptx_run(const ptx_launch *launch, char why[512])
         make_block(&run, i, &all);
     go_on(&run);
     for (int i = 0; i < launch->blocks; i++) {
-        for (int k = 0; k < run.warps; k++)
+        for (int k = 0; k < run.warps; k++) {
             free(run.blocks[i].warps[k].copies);
+            ptx_group_end(&run.blocks[i].warps[k]);
+        }
     }
     munmap(all.at, all.bytes);
     free(run.blocks);

@@ -20,6 +20,7 @@ typedef struct ptx_copy {
 
 typedef struct ptx_block ptx_block;
 typedef struct ptx_runner ptx_runner;
+typedef struct ptx_product ptx_product;
 
 typedef struct ptx_warp {
     ptx_block *block;
@@ -36,6 +37,9 @@ typedef struct ptx_warp {
     uint32_t copy_number;                               /* of the next one */
     uint32_t groups[PTX_LANES], bulk_groups[PTX_LANES]; /* committed so far */
     bool grouped;                                       /* it has come to a wgmma */
+    ptx_product **products;                             /* of the first one of four warps */
+    int product_count;
+    uint32_t product_groups; /* committed so far */
 } ptx_warp;
 
 typedef struct ptx_meeting { /* of bar.sync's */
@@ -151,6 +155,8 @@ static inline uint64_t ptx_64(const ptx_warp *warp, ptx_operand operand, int lan
 bool ptx_copies(ptx_warp *warp, const ptx_insn *insn, uint32_t pc, uint32_t active);
 bool ptx_barriers(ptx_warp *warp, const ptx_insn *insn, uint32_t pc, uint32_t active);
 bool ptx_matrices(ptx_warp *warp, const ptx_insn *insn, uint32_t pc);
+bool ptx_group_products(ptx_warp *warp, const ptx_insn *insn, uint32_t pc);
+void ptx_group_end(ptx_warp *warp);
 
 /* What is due; all: everything. */
 void ptx_late_settle(ptx_runner *run, bool all);
