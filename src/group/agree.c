@@ -17,7 +17,8 @@ typedef struct proposal {
 /* ---- who has come how far -------------------------------------------------------------------- */
 
 /* A meeting as one word, which is written and read at once: | how many meetings and runs, which all
- * ranks have alike, there were up to this one | calls that the rank has refused since the last |. */
+ * ranks have alike, there were up to this one | calls that the rank has refused since the last |.
+ */
 enum { REFUSALS_BITS = 16, REFUSALS_MOST = (1 << REFUSALS_BITS) - 1 };
 
 static uint64_t meeting_of(const imbrex_group *group, int rank)
