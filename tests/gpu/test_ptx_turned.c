@@ -42,6 +42,15 @@ static const product gathered[] = {
     { 180, 1400, 136, BF16, NK, 1, 1, 192, 128 },
 };
 
+/* The same in chunks of CHUNK rows of a rank: by one block, and by two below each other. */
+enum { CHUNK = 192 };
+
+static const product by_chunks[] = {
+    { 370, 800, 200, BF16, NK, 1, 0, 192, 160 },
+    { 760, 1600, 136, F16, NK, 1, 0, 384, 160 },
+    { 360, 640, 136, BF16, KN, 1, 0, 192, 128 },
+};
+
 static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m)
 {
     int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
@@ -62,7 +71,7 @@ static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, i
 
 /* With all rows, and with fewer. */
 static int check_product(imbrex_group *group, const product *p, const char *op,
-                         const char *algorithm)
+                         const char *algorithm, int chunk_rows)
 {
     const op_case c = { .op = op,
                         .m = p->m,
@@ -71,6 +80,7 @@ static int check_product(imbrex_group *group, const product *p, const char *op,
                         .dtype = (imbrex_dtype)p->dtype,
                         .layout = (imbrex_layout)p->layout,
                         .algorithm = algorithm,
+                        .chunk_rows = chunk_rows,
                         .bias = p->bias,
                         .batch_invariant = p->invariant };
     imbrex_plan *plan;
@@ -92,11 +102,15 @@ static int products(imbrex_group *group, void *ctx)
     bool many = imbrex_group_size(group) > 1;
     static const char *const ways[] = { "store", "sequential" };
     for (size_t i = 0; !many && i < sizeof alone / sizeof *alone; i++) {
-        if (check_product(group, &alone[i], "gemm", "sequential"))
+        if (check_product(group, &alone[i], "gemm", "sequential", 0))
             return 1;
     }
     for (size_t i = 0; many && i < sizeof gathered / sizeof *gathered; i++) {
-        if (check_product(group, &gathered[i], "ag_gemm", ways[i % 2]))
+        if (check_product(group, &gathered[i], "ag_gemm", ways[i % 2], 0))
+            return 1;
+    }
+    for (size_t i = 0; many && i < sizeof by_chunks / sizeof *by_chunks; i++) {
+        if (check_product(group, &by_chunks[i], "ag_gemm", i < 2 ? "store" : "copy", CHUNK))
             return 1;
     }
     return 0;
