@@ -39,7 +39,8 @@ ptx_operand ptx_builder_constant(ptx_builder *b, uint64_t value, ptx_class class
         unsigned char *more = aligned_alloc(64, b->constant_room);
         if (!more)
             abort();
-        memcpy(more, m->constants, m->constant_bytes);
+        if (m->constant_bytes)
+            memcpy(more, m->constants, m->constant_bytes);
         free(m->constants);
         m->constants = more;
     }

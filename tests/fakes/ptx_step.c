@@ -14,8 +14,8 @@
 #define WIDE
 #endif
 
-#ifdef __clang__
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#ifdef __clang__ /* which warns where it cannot, as without optimisation */
+#define INDEPENDENT
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif

@@ -119,7 +119,7 @@ static inline u64 to_integer(double x, int how, int kind, int bytes)
     if (x != x)
         return bytes == 8 ? (u64)1 << 63 : 0;
     if (x <= low)
-        return kind == PTX_SIGNED ? (u64)INT64_MIN >> 0 == 0 ? 0 : (u64)(s64)low : 0;
+        return kind == PTX_SIGNED ? (u64)(s64)low : 0;
     if (x >= high) /* one less than a power of two */
         return kind == PTX_SIGNED ? ((u64)1 << (8 * bytes - 1)) - 1
                : bytes == 8       ? ~(u64)0
