@@ -490,7 +490,7 @@ static void maps_launch(const void *untyped, const imx_cuda_config *config, imx_
                                         .plane_bytes = 16 * planes,
                                         .box_rows = 128,
                                         .box_cols = 64,
-                                        .swizzle_bytes = 128 };
+                                        .swizzle_bytes = 64 };
     launch->maps[1].address = NULL;
 }
 
