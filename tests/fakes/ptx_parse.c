@@ -533,6 +533,7 @@ static void read_top(reader *r)
 static void finish(reader *r)
 {
     ptx_module *m = r->b.module;
+    m->local_bytes = aligned(m->local_bytes, 16); /* lanes' lie one behind the other */
     m->dynamic_shared =
         aligned(m->shared_bytes + PTX_SHARED_BASE, m->dynamic_shared ? m->dynamic_shared : 16) -
         PTX_SHARED_BASE;

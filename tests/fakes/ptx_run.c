@@ -19,7 +19,7 @@ enum {
     STRAY = 16,      /* one of so many times lanes are left behind */
     IDLE_ROUNDS = 64 /* until who waits naps */
 };
-#define PATIENCE_NS 50000000000 /* longer than a wait within a kernel may last */
+#define PATIENCE_NS 200000000000 /* longer than a wait within a kernel may last */
 
 uint32_t ptx_random(ptx_runner *run)
 {

@@ -168,6 +168,7 @@ static void install_fake(const char *gpus)
     const char *kept = getenv("IMBREX_FAKE_PTX");
     if (kept && *kept && !fake_nvrtc_use_real(strchr(kept, '/') ? kept : "")) {
         printf("skipped: %s\n", imbrex_error());
+        rmdir(folder);
         exit(SKIPPED);
     }
 }

@@ -31,6 +31,7 @@ def expect(call):
 
 
 def pester(until):
+    time.sleep(0.2)  # its thread has been started by then
     while time.monotonic() < until:
         time.sleep(0.01 * random.random())
         os.kill(os.getpid(), signal.SIGINT)
@@ -41,8 +42,10 @@ def expect_interrupts():
     done, interrupted = 0, 0
     thread = threading.Thread(target=pester, args=[time.monotonic() + 2])
     thread.start()
-    while thread.is_alive() or not done:
+    going = True
+    while going or not done:
         try:
+            going = thread.is_alive()
             try:
                 assert (it.all_reduce(new) == 1).all()
                 done += 1
