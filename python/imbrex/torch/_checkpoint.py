@@ -9,7 +9,7 @@ def take(tensor, name, *shape):
         raise ValueError("%s is %s: want %s, the layer's over all ranks"
                          % (name, list(tensor.shape), list(shape)))
     if not tensor.is_floating_point() or tensor.element_size() < 2:
-        raise ValueError("%s is of %s: want 16 bits or more, or what stands for them by its scales"
+        raise ValueError("%s is of %s: multiply it by its scales first"
                          % (name, tensor.dtype))
     return tensor
 
@@ -39,7 +39,7 @@ class Checkpoint:
 
     def done(self, layer):
         if self._rest:
-            raise ValueError("there is %s, which %s does not have: its results would be others"
+            raise ValueError("there is %s, which %s does not have: take another layer, or leave it out"
                              % (", ".join(sorted(self._rest)[:3]), type(layer).__name__))
 
 
@@ -54,7 +54,8 @@ def need_memory(layer):
 def autocast(*tensors):
     """As torch.autocast gives them to nn.Linear, where it is on."""
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
-    return tuple(tensor if tensor is None else tensor.to(dtype) for tensor in tensors)
+    return tuple(tensor if tensor is None or tensor.dtype == torch.float64 else tensor.to(dtype)
+                 for tensor in tensors)

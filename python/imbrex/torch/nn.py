@@ -162,6 +162,7 @@ class ParallelMoE(torch.nn.Module):
     is its gradient, of all tokens.
 
     whole: rank r has experts r*E/R up to (r+1)*E/R, rounded down; else a part of every expert.
+    gate begins alike on all ranks, whatever their seeds are.
     renormalize: a token's weights are divided by their sum (Mixtral; norm_topk_prob of Qwen).
     shared: width of the MLP that all tokens go through besides, as Qwen2-MoE has it, by the sigmoid
     of a gate of its own; 0: none."""
@@ -192,7 +193,7 @@ class ParallelMoE(torch.nn.Module):
         def gate(*shape):
             made = weight(*shape)
             if not made.is_meta:
-                made.data.copy_(torch.randn(shape, generator=alike) * shape[-1] ** -0.5)
+                made.data.copy_(torch.randn(shape, generator=alike, device="cpu") * shape[-1] ** -0.5)
             return made
         self.gate = gate(experts, hidden)
         self.gate_up, self.down = weight(here, 2 * width, hidden), weight(here, hidden, width)
