@@ -118,7 +118,7 @@ IMBREX_API size_t imbrex_info(char *text, size_t size);
 /* All that imbrex asks of a launcher: who am I, and swap small blobs.  allgather is called by all
  * ranks in the same order, from the thread that called imbrex; recv gets size * bytes, rank r's
  * blob at r * bytes; it returns 0, or anything else on failure.  The struct and ctx must live until
- * the group is destroyed.
+ * the group is destroyed; with once, until imbrex_group_create returns.
  *
  * once: not 0: allgather is called only at the beginning of imbrex_group_create, with which the
  * ranks make connections of their own.  What they swap from then on has timeout_ms as its limit,

@@ -80,8 +80,11 @@ void imx_call_end(imx_call *call)
     if (!call->group)
         return;
     imx_call_owner *owner = &call->group->owner;
-    if (call->enqueues)
+    if (call->enqueues) {
         imx_fault_note_refusal(call->group);
+        if (imbrex_error()[0])
+            imx_agree_count_refusal(call->group);
+    }
     /* release: the next thread sees what this one did */
     if (--owner->depth == 0)
         __atomic_store_n(&owner->thread, NULL, __ATOMIC_RELEASE);

@@ -6,15 +6,25 @@
 /* What another rank may wait for. */
 static const struct {
     const char *name;
-    bool meets; /* collective: the others are told where they meet this rank */
+    enum {
+        ONE,  /* of some ranks alone */
+        ALL,  /* of all ranks: one that meets the others instead waits for this call */
+        MEETS /* collective: the others are told where they meet this rank */
+    } by;
 } calls[] = {
-    { "imbrex_plan_run", false },     { "imbrex_plan_run_decode", false },
-    { "imbrex_launch", false },       { "imbrex_launch_gemm", false },
-    { "imbrex_put", false },          { "imbrex_signal_post", false },
-    { "imbrex_barrier", false },      { "imbrex_exchange", false },
-    { "imbrex_plan_create", true },   { "imbrex_tune", true },
-    { "imbrex_kernel_create", true }, { "imbrex_mem_alloc", true },
-    { "imbrex_group_split", true },
+    { "imbrex_plan_run", ALL },
+    { "imbrex_plan_run_decode", ALL },
+    { "imbrex_launch", ALL },
+    { "imbrex_launch_gemm", ALL },
+    { "imbrex_put", ONE },
+    { "imbrex_signal_post", ONE },
+    { "imbrex_barrier", ALL },
+    { "imbrex_exchange", ONE },
+    { "imbrex_plan_create", MEETS },
+    { "imbrex_tune", MEETS },
+    { "imbrex_kernel_create", MEETS },
+    { "imbrex_mem_alloc", MEETS },
+    { "imbrex_group_split", MEETS },
 };
 
 enum { CALLS = sizeof calls / sizeof calls[0] };
@@ -36,10 +46,9 @@ imbrex_status imbrex_group_refuse(imbrex_group *group, const char *call, const c
                         "plans",
                         call);
     imx_status_enter(calls[i].name); /* its sentence, and the others' */
-    imx_call_.enqueues = !calls[i].meets;
     imbrex_status refused = imx_fail(IMBREX_INVALID, "%s", why);
-    if (calls[i].meets || imx_agree_is_awaited(group))
+    if (calls[i].by == MEETS || (calls[i].by == ALL && imx_agree_is_awaited(group)))
         return imx_agree(group, calls[i].name, refused, NULL, 0);
-    imx_agree_count_refusal(group);
+    imx_call_.enqueues = true;
     return refused;
 }

@@ -37,7 +37,7 @@ BULK_FN void mbar_arrive(uint32_t bar)
 }
 
 /* Until the phase of that parity is over.  Who fills the barrier is in this block, or the copy
- * engine, and never gives up, so there is no deadline.  All lanes of a warp alike. */
+ * engine, and never gives up, so there is no deadline.  All lanes that are here alike. */
 BULK_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {
     asm volatile("{\n\t.reg .pred p;\n\t"

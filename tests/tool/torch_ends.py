@@ -31,7 +31,6 @@ def expect(call):
 
 
 def pester(until):
-    time.sleep(0.2)  # its thread has been started by then
     while time.monotonic() < until:
         time.sleep(0.01 * random.random())
         os.kill(os.getpid(), signal.SIGINT)
@@ -39,18 +38,25 @@ def pester(until):
 
 def expect_interrupts():
     """Ctrl-C at any moment of a call like one before: it comes out, and what follows is right."""
-    done, interrupted = 0, 0
+    done, interrupted, inside = 0, 0, False
+
+    def come(_number, _frame):
+        nonlocal inside
+        if inside:
+            inside = False
+            raise KeyboardInterrupt
+    signal.signal(signal.SIGINT, come)
     thread = threading.Thread(target=pester, args=[time.monotonic() + 2])
     thread.start()
-    going = True
-    while going or not done:
+    while thread.is_alive() or not done:
         try:
-            going = thread.is_alive()
+            inside = True
             try:
                 assert (it.all_reduce(new) == 1).all()
                 done += 1
             except imbrex.Error:  # it came while this rank waited: the group is aborted
                 it.group(device="cpu").close()
+            inside = False
         except KeyboardInterrupt:
             interrupted += 1
     print("%d calls, interrupted %d times" % (done, interrupted))

@@ -39,8 +39,8 @@ class Checkpoint:
 
     def done(self, layer):
         if self._rest:
-            raise ValueError("there is %s, which %s does not have: take another layer, or leave it out"
-                             % (", ".join(sorted(self._rest)[:3]), type(layer).__name__))
+            raise ValueError("there is %s, which %s does not have: take another layer, or leave "
+                             "it out" % (", ".join(sorted(self._rest)[:3]), type(layer).__name__))
 
 
 def need_memory(layer):

@@ -193,7 +193,8 @@ class ParallelMoE(torch.nn.Module):
         def gate(*shape):
             made = weight(*shape)
             if not made.is_meta:
-                made.data.copy_(torch.randn(shape, generator=alike, device="cpu") * shape[-1] ** -0.5)
+                random = torch.randn(shape, generator=alike, device="cpu")
+                made.data.copy_(random * shape[-1] ** -0.5)
             return made
         self.gate = gate(experts, hidden)
         self.gate_up, self.down = weight(here, 2 * width, hidden), weight(here, hidden, width)

@@ -78,16 +78,19 @@ ROUTE_FN void tell(const imx_route_args &args, const places *s, const imbrexd_wa
     }
 }
 
-/* Rows between experts, and behind all; by that block of so many. */
+/* Rows between experts, and those behind all, which are most; by that block of so many. */
 ROUTE_FN void clear_gaps(const imx_route_args &args, const places *s, int32_t block, int32_t blocks)
 {
-    for (int32_t e = block; e <= args.here; e += blocks) {
-        bool last = e == args.here;
-        int32_t first = last ? s->all : s->begin[e] + s->count[e];
-        int32_t next = last ? args.rows : e + 1 < args.here ? s->begin[e + 1] : s->all;
-        for (int32_t row = first + (int32_t)threadIdx.x; row < cut(args, next); row += blockDim.x)
+    int32_t thread = (int32_t)threadIdx.x, threads = (int32_t)blockDim.x;
+    for (int32_t e = block; e < args.here; e += blocks) {
+        int32_t next = e + 1 < args.here ? s->begin[e + 1] : s->all;
+        for (int32_t row = s->begin[e] + s->count[e] + thread; row < cut(args, next);
+             row += threads)
             args.row_pair[row] = -1;
     }
+    for (int64_t row = s->all + (int64_t)block * threads + thread; row < args.rows;
+         row += blocks * threads)
+        args.row_pair[row] = -1;
 }
 
 #endif /* IMX_ROUTE_SM80_PLACES_CUH */
