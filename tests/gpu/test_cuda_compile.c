@@ -123,7 +123,8 @@ static void ll(void **state)
                 try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
                 args.how = IMX_LL_FANS;
                 try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
-                args.norm.n = args.row_bytes = 16384, args.pieces = i % 2 ? 1 : 8; /* normed */
+                args.norm.n = IMX_LL_ROW_BYTES / (args.dtype == IMBREX_F32 ? 4 : 2); /* normed */
+                args.row_bytes = IMX_LL_ROW_BYTES, args.pieces = i % 2 ? 1 : 8;
                 try_either(&imx_kernel_ll, &args, i / 2 + (size_t)args.dtype);
             }
         }

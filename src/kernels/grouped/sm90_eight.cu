@@ -133,7 +133,7 @@ IMX_FN void fill(float (&sum)[IMX_ACC], const making *t)
         fill_piece(packed, room_for(t->base, q), q);
 }
 
-IMX_FN void consume(const imx_grouped_args &args, const int32_t *, int64_t, uint32_t tiles)
+IMX_FN void consume(const imx_grouped_args &args, uint32_t tiles)
 {
     int steps = steps_of(args);
     making t = {};
