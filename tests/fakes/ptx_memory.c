@@ -215,7 +215,7 @@ void ptx_load(ptx_warp *w, const ptx_insn *insn, uint32_t pc, uint32_t active)
                 spread(insn, to[i], l, line + i * insn->bytes);
     }
     if (insn->acquires)
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        PTX_FENCE_OF(__ATOMIC_ACQUIRE);
 }
 
 void ptx_store(ptx_warp *w, const ptx_insn *insn, uint32_t pc, uint32_t active)
@@ -227,7 +227,7 @@ void ptx_store(ptx_warp *w, const ptx_insn *insn, uint32_t pc, uint32_t active)
     if (count > 8 || !ptx_find(w, insn, pc, active, bytes, at))
         return;
     if (insn->releases)
-        __atomic_thread_fence(__ATOMIC_RELEASE);
+        PTX_FENCE_OF(__ATOMIC_RELEASE);
     for (uint32_t i = 0; i < count; i++)
         from[i] = ptx_place(w, list[i]);
     for (uint32_t m = active; m; m &= m - 1) {

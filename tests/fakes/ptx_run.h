@@ -5,6 +5,14 @@
 
 #include "ptx.h"
 #include "ptx_tensor.h"
+#include "sanitized.h"
+
+/* gcc's thread sanitizer has no fences: nothing that it watches runs PTX. */
+#if SANITIZED_THREADS
+#define PTX_FENCE_OF(order) ((void)(order))
+#else
+#define PTX_FENCE_OF(order) __atomic_thread_fence(order)
+#endif
 
 enum { PTX_ALL = -1 };
 #define PTX_EVERY 0xffffffffu

@@ -313,7 +313,7 @@ WIDE int ptx_step(ptx_warp *w, uint32_t lanes, uint32_t pc, uint32_t stop, bool 
             ptx_atomically(w, insn, pc, active);
             break;
         case PTX_FENCE:
-            __atomic_thread_fence(__ATOMIC_SEQ_CST);
+            PTX_FENCE_OF(__ATOMIC_SEQ_CST);
             break;
         case PTX_PREFETCH:
         case PTX_NOTHING:
