@@ -17,7 +17,7 @@ BULK_FN void mbar_init(uint32_t bar, uint32_t arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(bar), "r"(arrivals) : "memory");
 }
 
-/* Makes this thread's mbar_init visible to the copy engine. */
+/* Makes this thread's mbar_init visible to the cluster and to the copy engine. */
 BULK_FN void mbar_init_fence(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
@@ -36,19 +36,23 @@ BULK_FN void mbar_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(bar) : "memory");
 }
 
-/* Until the phase of that parity is over.  Who fills the barrier is in this block, or the copy
- * engine, and never gives up, so there is no deadline.  All lanes that are here alike. */
+/* Until the phase of that parity is over.  Who fills the barrier is in this cluster, or the copy
+ * engine, and never gives up, so there is no deadline.  All lanes that are here alike.
+ * order: .acquire.cluster after what a thread of another block released, else nothing. */
+#define MBAR_WAIT(order)                                                              \
+    asm volatile("{\n\t.reg .pred p;\n\t"                                             \
+                 "AGAIN:\n\t"                                                         \
+                 "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
+                 "@p bra.uni DONE;\n\t"                                               \
+                 "bra.uni AGAIN;\n\t"                                                 \
+                 "DONE:\n\t}"                                                         \
+                 :                                                                    \
+                 : "r"(bar), "r"(parity)                                              \
+                 : "memory")
+
 BULK_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {
-    asm volatile("{\n\t.reg .pred p;\n\t"
-                 "AGAIN:\n\t"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
-                 "@p bra.uni DONE;\n\t"
-                 "bra.uni AGAIN;\n\t"
-                 "DONE:\n\t}"
-                 :
-                 : "r"(bar), "r"(parity)
-                 : "memory");
+    MBAR_WAIT("");
 }
 
 /* ---- the copy engine ------------------------------------------------------------------------ */

@@ -300,7 +300,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         store_pieces(packed, args, c, last, base, 0, ALL_GONE, ONE_BUFFER);
 #endif
 #endif
-    tma_store_wait_read(0); /* shared memory goes when the block ends */
+    bulk_wait_read(0); /* shared memory goes when the block ends */
     imx_trace_end(IMX_TRACE_LAST, -1, -1);
 #ifdef IMX_REDUCE_PULL
     collect_last(args);

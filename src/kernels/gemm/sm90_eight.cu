@@ -41,7 +41,7 @@ IMX_FN void fill(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &arg
     for (int p = 0; p < PIECES; p++) {
         if (p % IMX_BUFFERS == 0) {
             if (lane_here() == 0)
-                tma_store_wait_read(0);
+                bulk_wait_read(0);
             __syncwarp();
         }
         fill_buffer(room_for(base, p), &packed[p * PIECE_COLS / 4]);
@@ -276,7 +276,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     if (own && !last_tile(packed, args, watch, &maps.own, last, warp_row(), base, &at, consumer))
         gave_up_here() = 1;
 #endif
-    tma_store_wait_read(0); /* shared memory goes when the block ends */
+    bulk_wait_read(0); /* shared memory goes when the block ends */
     imx_trace_end(IMX_TRACE_LAST, -1, -1);
 #ifdef IMX_REDUCE_PULL
     collect_last(args);

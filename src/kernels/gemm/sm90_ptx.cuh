@@ -6,6 +6,8 @@
 #ifndef IMX_SM90_PTX_CUH
 #define IMX_SM90_PTX_CUH
 
+#include "../sm90_bulk.cuh"
+
 #define IMX_FN static __device__ __forceinline__
 
 /* A CUtensorMap, which only the driver and the copy engine look into. */
@@ -22,30 +24,6 @@ IMX_FN int lane_here(void)
 }
 
 /* ---- barriers in shared memory -------------------------------------------------------------- */
-
-IMX_FN void mbar_init(uint32_t bar, uint32_t arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(bar), "r"(arrivals) : "memory");
-}
-
-/* Makes this thread's mbar_init visible to the cluster and to the copy engine. */
-IMX_FN void mbar_init_fence(void)
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
-}
-
-IMX_FN void mbar_expect(uint32_t bar, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :
-                 : "r"(bar), "r"(bytes)
-                 : "memory");
-}
-
-IMX_FN void mbar_arrive(uint32_t bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(bar) : "memory");
-}
 
 /* Arrives at the same barrier of block `cta` of the cluster.  Deliberately not .release.cluster:
  * that form costs a full memory barrier a stage, and what it would order, reads by wgmma, is over
@@ -70,25 +48,6 @@ IMX_FN void mbar_release_at(uint32_t bar, uint32_t cta)
                  :
                  : "r"(bar), "r"(cta)
                  : "memory");
-}
-
-/* Until the phase of that parity is over.  Who fills the barrier is in this cluster, or the copy
- * engine, and never gives up, so there is no deadline.
- * order: .acquire.cluster after mbar_release_at, else nothing. */
-#define MBAR_WAIT(order)                                                              \
-    asm volatile("{\n\t.reg .pred p;\n\t"                                             \
-                 "AGAIN:\n\t"                                                         \
-                 "mbarrier.try_wait.parity" order ".shared::cta.b64 p, [%0], %1;\n\t" \
-                 "@p bra.uni DONE;\n\t"                                               \
-                 "bra.uni AGAIN;\n\t"                                                 \
-                 "DONE:\n\t}"                                                         \
-                 :                                                                    \
-                 : "r"(bar), "r"(parity)                                              \
-                 : "memory")
-
-IMX_FN void mbar_wait(uint32_t bar, uint32_t parity)
-{
-    MBAR_WAIT("");
 }
 
 IMX_FN void mbar_wait_cluster(uint32_t bar, uint32_t parity)
@@ -193,40 +152,6 @@ IMX_FN void tma_store(const imx_tma_map *map, int x, int y, uint32_t from)
                  :
                  : "l"(map), "r"(x), "r"(y), "r"(from)
                  : "memory");
-}
-
-/* Bytes in a row, a multiple of 16, without a map: from memory to shared memory, */
-IMX_FN void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1], %2, [%3];"
-                 :
-                 : "r"(to), "l"(from), "r"(bytes), "r"(bar)
-                 : "memory");
-}
-
-/* and from there to memory, also a peer's. */
-IMX_FN void bulk_store(void *to, uint32_t from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-                 :
-                 : "l"(to), "r"(from), "r"(bytes)
-                 : "memory");
-}
-
-IMX_FN void tma_store_commit(void)
-{
-    asm volatile("cp.async.bulk.commit_group;" : : : "memory");
-}
-
-/* Until all but `left` of this thread's groups have read shared memory. */
-#define tma_store_wait_read(left) \
-    asm volatile("cp.async.bulk.wait_group.read " #left ";" : : : "memory")
-
-/* Until all of this thread's groups are written. */
-IMX_FN void tma_store_wait(void)
-{
-    asm volatile("cp.async.bulk.wait_group 0;" : : : "memory");
 }
 
 /* Ordinary writes to shared memory before the copy engine's reads of it. */

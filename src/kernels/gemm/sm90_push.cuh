@@ -44,7 +44,7 @@ IMX_FN void push_init(void)
 IMX_FN void bring(pieces *p, const char *from, uint32_t bytes)
 {
     uint32_t number = p->brought++;
-    tma_store_wait_read(1);
+    bulk_wait_read(1);
     mbar_expect(piece_barrier(number), bytes);
     bulk_load(piece_buffer(number), from, bytes, piece_barrier(number));
 }
@@ -97,11 +97,11 @@ IMX_FN void tell_chunk(const imx_gemm_args &args, const push_chunk *chunk)
     int chunks = args.schedule.chunks;
     if (chunk->number < 0)
         return;
-    tma_store_wait();
+    bulk_wait();
     imbrexd_fence_post();
     if (imbrexd_counter_last(&args.counters[chunk->to * chunks + chunk->number], gridDim.x))
-        imbrexd_signal_post(
-            imx_team_signal(&team, chunk->to, team.rank * chunks + chunk->number), team_use(args));
+        imbrexd_signal_post(imx_team_signal(&team, chunk->to, team.rank * chunks + chunk->number),
+                            team_use(args));
     imx_trace_end(IMX_TRACE_PUSH, chunk->to, chunk->number);
 }
 
@@ -119,7 +119,7 @@ IMX_FN void push_pieces(const imx_gemm_args &args, const push_chunk *chunk, uint
     for (; at < chunk->bytes; at += apart) {
         push_keep_pace(pace);
         bulk_store(chunk->theirs + at, arrived(p), piece_bytes(chunk, at));
-        tma_store_commit();
+        bulk_commit();
         if (at + apart < chunk->bytes)
             bring(p, chunk->mine + at + apart, piece_bytes(chunk, at + apart));
     }

@@ -172,10 +172,10 @@ IMX_FN void pass_tile(const imx_gemm_args &args, const imx_tma_map *to, int row,
         mbar_wait(full_of(base, at->stage), at->phase);
         if (mine) {
             tma_store(to, i * TILE_K, row, base + at->stage * STAGE_BYTES);
-            tma_store_commit();
-            tma_store_wait_read(1);
+            bulk_commit();
+            bulk_wait_read(1);
         } else {
-            tma_store_wait_read(0);
+            bulk_wait_read(0);
             mbar_arrive(empty_of(base, at->stage));
         }
         if (before < IMX_STAGES)
@@ -190,15 +190,15 @@ IMX_FN void pass_tile(const imx_gemm_args &args, const imx_tma_map *to, int row,
             left = slice_steps;
             mine = imx_ring_column(columns, ++slice) == column;
         } else if (sent >= 0 && i == due) {
-            tma_store_wait();
+            bulk_wait();
             ring_post(args, strip, sent);
             sent = -1;
         }
     }
-    tma_store_wait_read(0);
+    bulk_wait_read(0);
     if (before < IMX_STAGES)
         mbar_arrive(empty_of(base, before));
-    tma_store_wait();
+    bulk_wait();
     if (sent >= 0)
         ring_post(args, strip, sent);
     if (left < slice_steps && mine) /* a shorter one at the end */

@@ -107,9 +107,9 @@ IMX_FN uint32_t take_buffer(uint32_t base, int p)
     bool other = IMX_BUFFERS == 2 && (p > 0 || PIECES % 2 == 0);
     if (lane_here() == 0) {
         if (other)
-            tma_store_wait_read(1);
+            bulk_wait_read(1);
         else
-            tma_store_wait_read(0);
+            bulk_wait_read(0);
     }
     __syncwarp();
     return base + C_AT + ((threadIdx.x / 32 - 4) * IMX_BUFFERS + p % IMX_BUFFERS) * PIECE_BYTES;
@@ -144,7 +144,7 @@ IMX_FN void send_buffer(const imx_tma_map *to, uint32_t piece, int col, int row,
     if (lane_here() == 0) {
         if (any)
             tma_store(to, col, row, piece);
-        tma_store_commit();
+        bulk_commit();
     }
 }
 
@@ -174,7 +174,7 @@ IMX_FN void send_piece(const imx_gemm_args &args, const imx_tma_map *c, const ti
 #endif
         __syncwarp();
         if (lane_here() == 0)
-            tma_store_commit(); /* of nothing: whoever waits counts one a piece */
+            bulk_commit(); /* of nothing: whoever waits counts one a piece */
     }
 }
 
@@ -205,7 +205,7 @@ IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
     __syncwarp();
     if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!SCATTER_PUSH && !REDUCE_PULL && !args.done))
         return;
-    tma_store_wait();
+    bulk_wait();
 #ifdef IMX_REDUCE_PULL
     shared_count(collect_stored(), 1);
 #endif
