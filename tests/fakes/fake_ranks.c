@@ -6,7 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backends/cuda/driver.h"
 #include "fake_driver.h"
+#include "fake_nvrtc.h"
 
 typedef struct fake_run {
     const ranks_desc *desc;
@@ -33,15 +35,48 @@ static int with_group(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     return failed;
 }
 
-int fake_ranks_run(const ranks_desc *desc, int gpus, rank_main run, void *ctx)
+static int run_installed(const ranks_desc *desc, rank_main run, void *ctx)
 {
     fake_run r = { desc, run, ctx };
-    fake_driver_install(gpus);
     int failed = ranks_run_bare(desc, with_group, &r);
     if (fake_driver_live())
         fprintf(stderr, "%d objects of the driver are left behind\n", fake_driver_live());
     return failed + (fake_driver_live() != 0);
 }
+
+int fake_ranks_run(const ranks_desc *desc, int gpus, rank_main run, void *ctx)
+{
+    fake_driver_install(gpus);
+    return run_installed(desc, run, ctx);
+}
+
+/* ---- kernels as they are compiled ------------------------------------------------------------ */
+
+static bool compile(void)
+{
+    char kept[500] = "";
+    const char *build = getenv("IMBREX_BUILD_DIR");
+    if (build)
+        snprintf(kept, sizeof kept, "%s/tests/cache", build);
+    return fake_nvrtc_use_real(kept);
+}
+
+int fake_ranks_run_compiled(const ranks_desc *desc, int gpus, int major, rank_main run, void *ctx)
+{
+    fake_driver_install(gpus);
+    fake_driver_set(CU_COMPUTE_CAPABILITY_MAJOR, major);
+    return compile() ? run_installed(desc, run, ctx) : -1;
+}
+
+bool fake_ranks_can_compile(void)
+{
+    bool can = compile();
+    if (!can)
+        printf("skipped: %s\n", imbrex_error());
+    return can;
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
 
 static char folder[] = "/tmp/imbrex-cache-XXXXXX";
 

@@ -8,9 +8,6 @@
 
 #include <cmocka.h>
 
-#include "backends/cuda/driver.h"
-#include "fake_driver.h"
-#include "fake_nvrtc.h"
 #include "fake_ranks.h"
 #include "moe_cases.h"
 #include "op_cases.h"
@@ -90,8 +87,9 @@ typedef struct table {
     const char *op;
 } table;
 
-static int through(imbrex_group *group, const table *t)
+static int through(imbrex_group *group, void *ctx)
 {
+    const table *t = ctx;
     if (t->kind == SCALED)
         return scaled_cases(group, &(scaled_where){ .op = t->op });
     if (t->kind == EXPERTS)
@@ -99,32 +97,11 @@ static int through(imbrex_group *group, const table *t)
     return check_operator(group, t->op);
 }
 
-static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
-{
-    (void)rank;
-    imbrex_group_desc desc = { .bootstrap = bootstrap,
-                               .device = "cuda",
-                               .timeout_ms = patient(20000) };
-    imbrex_group *group;
-    RANK_OK(imbrex_group_create(&desc, &group));
-    int failed = through(group, ctx);
-    if (failed)
-        imbrex_group_abort(group);
-    imbrex_group_destroy(group);
-    return failed;
-}
-
-static char folder[500]; /* keeps what was compiled */
-
 static void run(void **state)
 {
     table *t = *state;
-    fake_driver_install(1);
-    fake_driver_set(CU_COMPUTE_CAPABILITY_MAJOR, t->major);
-    assert_true(fake_nvrtc_use_real(folder));
-    ranks_desc desc = { .size = t->ranks };
-    assert_int_equal(ranks_run_bare(&desc, on_gpu, t), 0);
-    assert_int_equal(fake_driver_live(), 0);
+    ranks_desc desc = { .size = t->ranks, .timeout_ms = 20000 };
+    assert_int_equal(fake_ranks_run_compiled(&desc, 1, t->major, through, t), 0);
 }
 
 static table tables[] = {
@@ -149,15 +126,10 @@ int main(int argc, char **argv)
         tests[i] = (struct CMUnitTest){ .name = tables[i].name,
                                         .test_func = run,
                                         .initial_state = &tables[i] };
-    const char *build = getenv("IMBREX_BUILD_DIR");
-    if (build)
-        snprintf(folder, sizeof folder, "%s/tests/cache", build);
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    if (!fake_nvrtc_use_real(folder)) {
-        printf("skipped: %s\n", imbrex_error());
+    if (!fake_ranks_can_compile())
         return SKIPPED;
-    }
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     fake_ranks_end();

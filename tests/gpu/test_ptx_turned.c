@@ -11,13 +11,9 @@
 
 #include <cmocka.h>
 
-#include "backends/cuda/driver.h"
-#include "fake_driver.h"
-#include "fake_nvrtc.h"
 #include "fake_ranks.h"
 #include "op_cases.h"
 #include "op_image.h"
-#include "patience.h"
 #include "plan/plan.h"
 
 enum { BF16 = IMBREX_BF16, F16 = IMBREX_F16, NK = IMBREX_NK, KN = IMBREX_KN };
@@ -118,32 +114,12 @@ static int products(imbrex_group *group, void *ctx)
     return 0;
 }
 
-static char folder[500]; /* keeps what was compiled */
 enum { SKIPPED = 77 };
-
-static int on_gpu(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
-{
-    const char *gpu = rank ? "cuda:1" : "cuda:0";
-    imbrex_group_desc desc = { .bootstrap = bootstrap,
-                               .device = gpu,
-                               .timeout_ms = (int)patient(20000) };
-    imbrex_group *group;
-    RANK_OK(imbrex_group_create(&desc, &group));
-    int failed = products(group, ctx);
-    if (failed)
-        imbrex_group_abort(group);
-    imbrex_group_destroy(group);
-    return failed;
-}
 
 static void run(int ranks)
 {
-    fake_driver_install(ranks);
-    fake_driver_set(CU_COMPUTE_CAPABILITY_MAJOR, 9);
-    assert_true(fake_nvrtc_use_real(folder));
-    ranks_desc desc = { .size = ranks };
-    assert_int_equal(ranks_run_bare(&desc, on_gpu, NULL), 0);
-    assert_int_equal(fake_driver_live(), 0);
+    ranks_desc desc = { .size = ranks, .timeout_ms = 20000 };
+    assert_int_equal(fake_ranks_run_compiled(&desc, ranks, 9, products, NULL), 0);
 }
 
 static void all_is_here(void **state)
@@ -164,15 +140,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(all_is_here),
         cmocka_unit_test(rows_arrive),
     };
-    const char *build = getenv("IMBREX_BUILD_DIR");
-    if (build)
-        snprintf(folder, sizeof folder, "%s/tests/cache", build);
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    if (!fake_nvrtc_use_real(folder)) {
-        printf("skipped: %s\n", imbrex_error());
+    if (!fake_ranks_can_compile())
         return SKIPPED;
-    }
     fake_ranks_begin();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     fake_ranks_end();
