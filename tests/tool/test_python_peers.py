@@ -187,5 +187,34 @@ class ReducePeers(unittest.TestCase):
                     numpy.testing.assert_allclose(to, h, rtol=0, atol=1e-3)
 
 
+class DecodePeers(unittest.TestCase):
+    """bench/peers/decode_peers.py likewise."""
+
+    def setUp(self):
+        self.peers, self.environment = without_torch("decode_peers")
+
+    def test_options(self):
+        self.assertEqual(self.environment["NCCL_NVLS_ENABLE"], "0")
+        options = self.peers.options_of(["--parts", "local,merge", "--sizes", "1x64,8x128"])
+        self.assertEqual(self.peers.sizes(options.sizes), [(1, 64), (8, 128)])
+        for part in self.peers.options_of([]).parts.split(","):
+            self.assertIn(part, self.peers.PARTS)
+            self.assertTrue(self.peers.sizes(self.peers.SIZES[part]))
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
+            self.peers.options_of(["--parts", "all"])
+        self.assertIn("want local, ranks, merge, mla", said.getvalue())
+
+    def test_table(self):
+        row = {"part": "local", "batch": 8, "tokens": 8192, "us": {"sdpa": 70.04, "imbrex": 65.5},
+               "eager": ["sdpa"], "wrong": ["imbrex"], "note": "268 MB"}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.peers.table([row])
+        lines = out.getvalue().splitlines()
+        self.assertEqual(lines[0].split(), ["local", "8", "x", "8192", "sdpa", "70.0~", "imbrex",
+                                            "65.5!", "268", "MB"])
+        self.assertEqual([line[0] for line in lines[1:]], ["~", "!"])
+
+
 if __name__ == "__main__":
     unittest.main()
