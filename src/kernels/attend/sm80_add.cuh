@@ -4,8 +4,13 @@
 
 #include "sm80_where.cuh"
 
-enum { PAIRS = IMX_VALUES / LANES / 2 };                /* of numbers that a lane has of a row */
-enum { AHEAD = (IMX_THREADS > 256 ? 16 : 32) / PAIRS }; /* splits that are loaded at once */
+enum { PAIRS = IMX_VALUES / LANES / 2 }; /* of numbers that a lane has of a row */
+enum {
+    IS_SHORT = IMX_THREADS > 256, /* of registers */
+    WANTED = (IS_SHORT ? 16 : 32) / PAIRS,
+    AHEAD = WANTED < 16 ? WANTED : 16 /* splits that are loaded at once */
+};
+static_assert(LANES % AHEAD == 0, "they share their weights' lanes");
 
 ATTEND_FN float power_of_two(float x)
 {
@@ -27,45 +32,39 @@ ATTEND_FN float2 load_pair(const float *at)
     return v;
 }
 
-/* The largest score of all splits. */
-ATTEND_FN float largest_of(const imx_attend_args &x, int64_t state, int splits)
+/* Of the first `count` of AHEAD splits from `part` on. */
+ATTEND_FN void load_parts(const float *part, int count, float2 (&v)[AHEAD][PAIRS])
 {
-    float most = NONE;
-    for (int i = (int)threadIdx.x % LANES; i < splits; i += LANES)
-        most = fmaxf(most, load_pair(weight_of(x, state, i)).x);
 #pragma unroll
-    for (int step = 16; step; step /= 2)
-        most = fmaxf(most, __shfl_xor_sync(ALL, most, step));
-    return most;
+    for (int j = 0; j < AHEAD; j++)
+#pragma unroll
+        for (int pair = 0; pair < PAIRS; pair++)
+            v[j][pair] =
+                j < count ? load_pair(part + j * IMX_VALUES + pair * LANES * 2) : make_float2(0, 0);
 }
 
-/* sum += splits [from, from + 32), of which lane i has the weights of from + i. */
-ATTEND_FN void add_some(const imx_attend_args &x, int64_t state, int from, int count, float by,
-                        float2 (&sum)[PAIRS])
+/* sum += those; by: of lane `first` and the next ones. */
+ATTEND_FN void add_parts(int first, int count, float by, const float2 (&v)[AHEAD][PAIRS],
+                         float2 (&sum)[PAIRS])
 {
-    int lane = (int)threadIdx.x % LANES;
-    const float *part = part_of(x, state, from) + lane * 2;
-    for (int i = 0; i < count; i += AHEAD) {
-        float2 v[AHEAD][PAIRS];
 #pragma unroll
-        for (int j = 0; j < AHEAD; j++)
+    for (int j = 0; j < AHEAD; j++) {
+        float with = __shfl_sync(ALL, by, first + j);
+        if (j >= count)
+            continue;
 #pragma unroll
-            for (int pair = 0; pair < PAIRS; pair++)
-                v[j][pair] = i + j < count
-                                 ? load_pair(part + (i + j) * IMX_VALUES + pair * LANES * 2)
-                                 : make_float2(0, 0);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            float with = __shfl_sync(ALL, by, (i + j) % LANES);
-            if (i + j >= count)
-                continue;
-#pragma unroll
-            for (int pair = 0; pair < PAIRS; pair++) {
-                sum[pair].x += v[j][pair].x * with;
-                sum[pair].y += v[j][pair].y * with;
-            }
+        for (int pair = 0; pair < PAIRS; pair++) {
+            sum[pair].x += v[j][pair].x * with;
+            sum[pair].y += v[j][pair].y * with;
         }
     }
+}
+
+/* The largest score, and the sum of weights, of this lane's split of LANES from `from` on. */
+ATTEND_FN float2 load_weight(const imx_attend_args &x, int64_t state, int from, int splits)
+{
+    int i = from + (int)threadIdx.x % LANES;
+    return i < splits ? load_pair(weight_of(x, state, i)) : make_float2(NONE, 0);
 }
 
 /* A row with a score that is no number does not pass for one without tokens. */
@@ -90,20 +89,35 @@ ATTEND_FN void put_row(const imx_attend_args &x, int64_t state, float most, floa
         x.lse[state] = bad ? LARGEST : x.natural ? lse * LN2 : lse;
 }
 
+/* Where there are registers enough a warp waits once for weights and AHEAD splits together. */
 ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
 {
     int64_t state = state_of(x, w, row);
-    float most = largest_of(x, state, w.splits), sum = 0;
-    float2 of[PAIRS] = {};
+    const float *parts = part_of(x, state, 0) + (int)threadIdx.x % LANES * 2;
+    float2 v[AHEAD][PAIRS], of[PAIRS] = {};
+    if (!IS_SHORT)
+        load_parts(parts, w.splits, v);
+    float2 own = load_weight(x, state, 0, w.splits);
+    float most = own.x, sum = 0;
+    for (int from = LANES; from < w.splits; from += LANES)
+        most = fmaxf(most, load_weight(x, state, from, w.splits).x);
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        most = fmaxf(most, __shfl_xor_sync(ALL, most, step));
     for (int from = 0; from < w.splits; from += LANES) {
-        int i = from + (int)threadIdx.x % LANES;
-        float2 own = i < w.splits ? load_pair(weight_of(x, state, i)) : make_float2(NONE, 0);
+        int count = w.splits - from < LANES ? w.splits - from : LANES;
+        if (from || IS_SHORT)
+            own = load_weight(x, state, from, w.splits);
         float by = own.y == 0 ? 0 : weight(own.x, most), here = own.y == 0 ? 0 : own.y * by;
 #pragma unroll
         for (int step = 16; step; step /= 2)
             here += __shfl_xor_sync(ALL, here, step);
         sum += here;
-        add_some(x, state, from, w.splits - from < LANES ? w.splits - from : LANES, by, of);
+        for (int i = 0; i < count; i += AHEAD) {
+            if (from + i || IS_SHORT)
+                load_parts(parts + (from + i) * IMX_VALUES, count - i, v);
+            add_parts(i, count - i, by, v, of);
+        }
     }
     put_row(x, state, most, sum, of);
 }

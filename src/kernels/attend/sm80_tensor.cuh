@@ -9,8 +9,8 @@
  *
  * Each warp loads its own tokens and weighs them for itself, and its loads go on into the next
  * split without a pause.  At a split's end the tile that was weighed last gives its place to the
- * warp's sums; the four add them, in the warps' order, and the last one counts.  What is complete
- * then is added up over splits by a warp behind the four, beside the next splits; what it has not
+ * warp's sums, and the four add them, in the warps' order.  Splits are counted, and what is complete
+ * then is added up over splits, by a warp behind the four, beside the next splits; what it has not
  * come to by the block's end, by all.  Of large forms there is no such warp: with it threads have
  * too few registers (launch.c). */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
@@ -25,7 +25,7 @@ enum {
     SIXTEENS = IMX_DIM / 16,                                          /* of v's numbers */
     KEEPS_Q = IMX_DIM * EIGHTS <= (__CUDA_ARCH__ >= 900 ? 256 : 128), /* in registers, */
     EARLY_Q = IMX_DIM * EIGHTS <= 128, /* the next split's beside the sums of the one before */
-    ROOM = 32,                         /* of splits that have ended and are not added up */
+    ROOM = LANES,                      /* for splits that have ended and are not counted */
     LAST = FOUR - 1,
     /* Rows whose sums a warp leaves at once: a tile has room for so many. */
     ROWS_LEFT = STAGE_BYTES / (IMX_DIM * 4) < IMX_ROWS ? STAGE_BYTES / (IMX_DIM * 4) : IMX_ROWS
@@ -38,10 +38,10 @@ static_assert(WARPS == FOUR + HAS_ADDER && EIGHTS * 8 == IMX_ROWS && EIGHTS <= 2
 struct heads_room {
     int from[FOUR][IMX_ROWS], to[FOUR][IMX_ROWS]; /* tokens that a row sees, by each for itself */
     float2 weights[FOUR][IMX_ROWS];               /* largest score, sum of weights */
-    work ended[ROOM]; /* whose last split this block has ended, number i at i % ROOM, */
+    work ended[ROOM]; /* splits that this block has ended, number i at i % ROOM, */
     uint32_t count;   /* so many, */
-    uint32_t added;   /* and so many are added up */
-    uint32_t over;    /* 1: no more will come */
+    uint32_t added;   /* of which so many are counted, and added up where they were the last */
+    uint32_t last;    /* of those that were not by the block's end: bit i is the i-th of them */
 };
 
 /* A word of that room, which another warp writes: what it did before comes before what lanes do
@@ -358,31 +358,42 @@ ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, floa
     }
 }
 
-/* A warp alone: over splits, of what was ended first and is not added up. */
-ATTEND_FN void add_next(const imx_attend_args &x, heads_room *room)
+/* A warp: counts those of numbers [from, upto).  Bit i: number from + i was the last one of its
+ * sequence, for that head and piece. */
+ATTEND_FN uint32_t count_ended(const imx_attend_args &x, const heads_room *room, uint32_t from,
+                               uint32_t upto)
 {
-    uint32_t next = room->added;
-    const work w = room->ended[next % ROOM];
+    uint32_t own = threadIdx.x % LANES;
+    bool last = own < upto - from && has_ended(x, room->ended[(from + own) % ROOM]);
+    uint32_t all = __ballot_sync(ALL, last);
+    __syncwarp();
+    return all;
+}
+
+/* A warp alone: counts what has ended, below number `upto`, and adds up what is complete then. */
+ATTEND_FN void add_next(const imx_attend_args &x, heads_room *room, uint32_t upto)
+{
+    uint32_t next = room->added, last = count_ended(x, room, next, upto);
+    for (; last; last &= last - 1) {
+        const work w = room->ended[(next + (uint32_t)__ffs((int)last) - 1) % ROOM];
 #pragma unroll 1
-    for (int row = 0; row < rows_of(x, w); row++)
-        add_row(x, w, row);
-    tell(&room->added, next + 1);
+        for (int row = 0; row < rows_of(x, w); row++)
+            add_row(x, w, row);
+    }
+    tell(&room->added, upto);
 }
 
 /* The last of the four, when all have stored. */
-ATTEND_FN void count_split(const imx_attend_args &x, const work &w, heads_room *room)
+ATTEND_FN void note_split(const imx_attend_args &x, const work &w, heads_room *room)
 {
-    bool first = threadIdx.x % LANES == 0, ended = first && has_ended(x, w);
     uint32_t count = room->count;
-    if (!__any_sync(ALL, ended))
-        return;
     while (count - look_at(&room->added) == ROOM) {
         if (HAS_ADDER)
             __nanosleep(100);
         else
-            add_next(x, room);
+            add_next(x, room, count);
     }
-    if (first)
+    if (threadIdx.x % LANES == 0)
         room->ended[count % ROOM] = w;
     tell(&room->count, count + 1);
 }
@@ -404,28 +415,39 @@ ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own
     }
     meet();
     if (warp == LAST)
-        count_split(x, w, room);
+        note_split(x, w, room);
 }
 
 /* ---- over splits ----------------------------------------------------------------------------- */
 
-/* The warp behind the four: what they end, until they tell that it is over. */
-ATTEND_FN void add_beside(const imx_attend_args &x, heads_room *room)
+/* The warp behind the four: what they end, but for the last of so many items, which is left to
+ * all. */
+ATTEND_FN void add_beside(const imx_attend_args &x, int count, heads_room *room)
 {
-    while (!look_at(&room->over)) {
-        if (look_at(&room->count) == room->added)
+    while ((int)room->added + 1 < count) {
+        uint32_t ended = look_at(&room->count);
+        ended = (int)ended < count ? ended : (uint32_t)count - 1;
+        if (ended == room->added)
             __nanosleep(200);
         else
-            add_next(x, room);
+            add_next(x, room, ended);
     }
 }
 
-/* All threads, when it is over: the others. */
-ATTEND_FN void add_rest(const imx_attend_args &x, const heads_room *room)
+/* All threads, when the block's items are done: the others. */
+ATTEND_FN void add_rest(const imx_attend_args &x, heads_room *room)
 {
-    for (uint32_t i = room->added; i != room->count; i++) {
-        const work w = room->ended[i % ROOM];
-        for (int row = (int)threadIdx.x / LANES; row < rows_of(x, w); row += WARPS)
+    int warp = (int)threadIdx.x / LANES;
+    uint32_t next = room->added;
+    if (warp == 0) {
+        uint32_t last = count_ended(x, room, next, room->count);
+        if (threadIdx.x == 0)
+            room->last = last;
+    }
+    __syncthreads();
+    for (uint32_t last = room->last; last; last &= last - 1) {
+        const work w = room->ended[(next + (uint32_t)__ffs((int)last) - 1) % ROOM];
+        for (int row = warp; row < rows_of(x, w); row += WARPS)
             add_row(x, w, row);
     }
 }
@@ -512,14 +534,12 @@ ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch
     __shared__ heads_room room;
     int warp = (int)threadIdx.x / LANES;
     if (threadIdx.x == 0)
-        room.count = room.added = room.over = 0;
+        room.count = room.added = 0;
     __syncthreads();
     if (warp < FOUR)
         attend_splits(x, watch, all, &room);
     else
-        add_beside(x, &room);
-    if (warp == LAST)
-        tell(&room.over, 1);
+        add_beside(x, count_of(all), &room);
     __syncthreads();
     add_rest(x, &room);
 }
