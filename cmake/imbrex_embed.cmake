@@ -3,7 +3,8 @@
 #
 # Included by CMakeLists.txt it sets embedded_source, the generated file, and how to make it.  Run
 # as a script it makes it: cmake -DOUT=<file> -DROOT=<source folder> -P imbrex_embed.cmake
-# With -DTEXT=<name> -DFILES=<a,b> that is one string of those files, for a kernel of the tool's.
+# With -DTEXT=<name> -DFILES=<a,b> that is one string of those files: a kernel of the tool's, or
+# tables of rates.
 
 # Names are counted from the folders that the compiler searches: include/ and src/.
 set(embed_patterns
@@ -60,7 +61,7 @@ if(TEXT)
         read_bytes(${file} bytes)
         string(APPEND all "${bytes}\n")
     endforeach()
-    file(WRITE ${OUT}.new "/* Generated: a kernel's text. */\n"
+    file(WRITE ${OUT}.new "/* Generated: a text. */\n"
                           "extern const char ${TEXT}[];\n\n"
                           "const char ${TEXT}[] = {\n${all}0 };\n")
     file(RENAME ${OUT}.new ${OUT})

@@ -52,6 +52,7 @@ static void many_rows_are_summed_where_k_is_short(void **state)
                           .scatters = true,
                           .ranks = 4,
                           .arch = 90,
+                          .rates = tuned_rates(),
                           .workers = SMS,
                           .alike = true };
     assert_true(imx_tune_config(&in).reduce_push);

@@ -42,12 +42,14 @@ typedef struct imx_user imx_user;
 typedef struct imx_target {
     char id[40];         /* equal on ranks that share the device; "": it is nobody else's */
     char name[224];      /* what runs as fast as another of this name */
+    char model[96];      /* of a GPU: as its driver calls it */
     int index;           /* of the device, as in "name:index" */
     int workers;         /* blocks that a plan has if it asks for none: its SMs, a rank's threads */
     int workers_most;    /* that a plan may ask for */
     int arch;            /* compute capability of a GPU, 90; else 0 */
     size_t shared_bytes; /* of its shared memory that a block may ask for */
     int memory_gb_s;     /* of a GPU, at best; 0: unknown */
+    int clock_mhz;       /* likewise */
     size_t cache_bytes;  /* more than its caches hold */
     int alignment;       /* bytes that matrices must be aligned to; 0: to their elements */
     const char *memory;  /* what symmetric memory is, where it is not the usual kind; else NULL */
@@ -153,6 +155,10 @@ typedef struct imx_backend {
 
     /* Adds lines "key: value" about this backend on this machine. */
     void (*info)(imx_text *text);
+
+    /* What device number i would be, without opening it; of arch 0: it cannot be used.
+     * false: there is none.  NULL: nobody needs to know. */
+    bool (*look)(int i, const imx_env *env, imx_target *target);
 
     imbrex_status (*open)(const imx_device_desc *desc, imx_device **device);
     /* Drains and destroys the streams that are left; memory may outlive it.  NULL is fine. */

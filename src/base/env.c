@@ -38,17 +38,25 @@ static imbrex_status read_flag(const char *variable, const char *text, int64_t *
     return IMBREX_OK;
 }
 
-static imbrex_status read_real(const char *variable, const char *text, double *value)
+bool imx_env_parse_real(const char *text, double *value)
 {
     char *end;
-    *value = 0;
     locale_t plain =
         newlocale(LC_NUMERIC_MASK, "C", (locale_t)0); /* the caller's may have commas */
     if (!plain)
-        return imx_fail_errno("newlocale, to read %s", variable);
-    *value = strtod_l(text, &end, plain);
+        return false;
+    double parsed = strtod_l(text, &end, plain);
     freelocale(plain);
-    if (end == text || *end || !isfinite(*value) || *value < 0)
+    if (end == text || *end || !isfinite(parsed))
+        return false;
+    *value = parsed;
+    return true;
+}
+
+static imbrex_status read_real(const char *variable, const char *text, double *value)
+{
+    *value = 0;
+    if (!imx_env_parse_real(text, value) || *value < 0)
         return imx_fail(IMBREX_INVALID, "%s is \"%s\": want a finite number from 0", variable,
                         text);
     return IMBREX_OK;

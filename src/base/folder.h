@@ -32,6 +32,9 @@ void imx_folder_info(const char *wanted, imx_text *text);
  * is not ours alone, EFBIG if it has more than `most` bytes. */
 void *imx_folder_read(const imx_folder *folder, const char *name, size_t most, size_t *bytes);
 
+/* The same of a file that the user names, wherever it lies and whoever it belongs to. */
+void *imx_folder_read_path(const char *path, size_t most, size_t *bytes);
+
 /* Puts the parts one after another into a file; false, with errno, if they did not all get there:
  * then the old file stands. */
 bool imx_folder_write(const imx_folder *folder, const char *name, const struct iovec *parts,

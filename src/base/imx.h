@@ -152,6 +152,9 @@ bool imx_sys_write_all(int fd, const void *from, size_t bytes);
     ROW(cache_dir, "IMBREX_CACHE_DIR", text, "",                                                  \
         "folder of compiled kernels and of the tuning cache; unset: XDG_CACHE_HOME/imbrex or "    \
         "~/.cache/imbrex")                                                                        \
+    ROW(rates, "IMBREX_RATES", text, "",                                                          \
+        "file of the rates that GPUs' expected times are made of; unset: what `imbrex tune "      \
+        "--device` kept, and what is built in")                                                   \
     ROW(cuda_arch, "IMBREX_CUDA_ARCH", number, "0",                                               \
         "80: kernels in the form for every GPU, also where there is a faster one; 0: the GPU's")  \
     ROW(cuda_memory, "IMBREX_CUDA_MEMORY", way, "",                                               \
@@ -212,8 +215,9 @@ void imx_env_unknown_warn(void);
 const char *imx_env_get(const char *variable);
 bool imx_env_is_foreign(void); /* there it is so */
 
-/* A whole decimal number, else false. */
+/* A whole decimal number, and a finite one with a point, whatever the locale; else false. */
 bool imx_env_parse_int(const char *text, int64_t *value);
+bool imx_env_parse_real(const char *text, double *value);
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 #include "base/nvtx.h"
 #include "base/process.h"
 #include "bootstrap/identity.h"
+#include "device_rates.h"
 #include "group.h"
 #include "place.h"
 #include "trace.h"
@@ -345,6 +346,7 @@ static imbrex_status begin(imbrex_group *group, imbrex_status mine, int backend,
     IMX_TRY(imx_agree(group, call, mine, NULL, 0));
     IMX_TRY(look_at_devices(group));
     IMX_TRY(look_at_links(group));
+    IMX_TRY(imx_device_rates_agree(group));
     IMX_TRY(open_transports(group));
     IMX_TRY(imx_memory_alloc_host(group, call, imx_control_bytes(group->size), &group->control));
     size_t meeting = sizeof(imx_meeting) + (size_t)group->size * sizeof(uint64_t);
@@ -558,6 +560,8 @@ size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)
 
 void imx_group_info(imx_text *text)
 {
-    for (int i = 0; i < BACKENDS; i++)
+    for (int i = 0; i < BACKENDS; i++) {
         backends[i]->info(text);
+        imx_device_rates_info(backends[i], text);
+    }
 }

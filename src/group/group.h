@@ -12,6 +12,7 @@
 #include "object.h"
 #include "stream_order.h"
 #include "transport.h"
+#include "tune/rates.h"
 
 /* Memory that exists once on every rank; the ranks of one node map each other's. */
 typedef struct imx_symmetric {
@@ -60,6 +61,7 @@ struct imbrex_group {
     int workers;     /* a rank's share of its device, the smallest: at least 1 */
     bool alike;      /* all ranks have as many */
     int memory_gb_s; /* of the rank whose device has the slowest memory */
+    imx_rates rates; /* of GPUs: the slowest of any rank, the same on all of them */
     imx_nodes nodes;
     int64_t timeout_ms;
     imx_env env;

@@ -132,8 +132,8 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = p->sent / rates->copy;
     if (p->config->spanning)
-        return 45 + sending;
-    return 30 + 0.06 * sending + imx_cost_left(sending, p->covering);
+        return imx_cost_of_copies(rates, 45) + sending;
+    return imx_cost_of_copies(rates, 30) + 0.06 * sending + imx_cost_left(sending, p->covering);
 }
 
 /* Between ranks on one GPU it is multiprocessors that copy. */
@@ -162,7 +162,7 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 55 + 0.8 * p->sent / rates->copy;
+    return imx_cost_of_copies(rates, 55) + 0.8 * p->sent / rates->copy;
 }
 
 static imbrex_status prepare_sequential(imx_variant *variant)

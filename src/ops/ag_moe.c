@@ -184,7 +184,7 @@ static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = p->sent / rates->copy;
-    return 30 + 0.06 * sending + imx_cost_left(sending, p->covering);
+    return imx_cost_of_copies(rates, 30) + 0.06 * sending + imx_cost_left(sending, p->covering);
 }
 
 static void lay_out_copy(const imx_variant *variant, imx_needs *n)
@@ -210,6 +210,7 @@ static imbrex_status prepare_copy(imx_variant *variant)
 static bool begins_late(const imx_run *run, const imx_grouped_args *product)
 {
     static const double routing = 30;
+    const imx_rates *rates = &run->plan->group->rates;
     const imx_shape *s = &run->variant->shape;
     double element = (double)imx_dtype_bytes(s->dtype), ranks = run->ranks;
     double b = product->here * (double)s->n * (double)s->k * element;
@@ -217,7 +218,7 @@ static bool begins_late(const imx_run *run, const imx_grouped_args *product)
     if (product->here > IMX_GROUPED_ORDERED)
         return true;
     return run->plan->group->target->arch && !imx_moe_desc_of(run->plan)->chunk_rows &&
-           b / imx_cost_rates.memory > sent / imx_cost_rates.copy - routing;
+           b / rates->memory > sent / rates->copy - routing;
 }
 
 static imbrex_status run_copy(const imx_run *run)

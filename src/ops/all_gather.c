@@ -89,9 +89,9 @@ static imbrex_status run_store(const imx_run *run)
  * "store" 8.4, 12.5, 19.8, 28.4, 47.0.  Two: lines up to 4 MB. */
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    static const double begins = 2.2, in_lines = 1.33; /* of what its bytes take */
+    static const double in_lines = 1.33; /* of what its bytes take */
     if (p->in->whole_lines)
-        return begins + in_lines * p->sent / rates->store;
+        return rates->signal_us + in_lines * p->sent / rates->store;
     return imx_transfer_ll_cost(rates, p->sent, IMX_TRANSFER_LL_SENT(p));
 }
 

@@ -209,20 +209,17 @@ static imbrex_status run_hierarchical(const imx_run *run)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    (void)rates;
-    return imx_dispatch_us(p, 35, 5.1);
+    return imx_dispatch_us(p, rates, 35, 5.1);
 }
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    (void)rates;
-    return imx_dispatch_us(p, 6.5, 6);
+    return imx_dispatch_us(p, rates, 6.5, 6);
 }
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    (void)rates;
-    return imx_dispatch_us(p, 40, 6.1);
+    return imx_dispatch_us(p, rates, 40, 6.1);
 }
 
 /* ---- the operator ---------------------------------------------------------------------------- */

@@ -482,20 +482,17 @@ static imbrex_status run_hierarchical(const imx_run *run)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    (void)rates;
-    return imx_dispatch_us(p, 35, 8);
+    return imx_dispatch_us(p, rates, 35, 8);
 }
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    (void)rates;
-    return imx_dispatch_us(p, 8.4, 10.8);
+    return imx_dispatch_us(p, rates, 8.4, 10.8);
 }
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    (void)rates;
-    return imx_dispatch_us(p, 40, 8.4);
+    return imx_dispatch_us(p, rates, 40, 8.4);
 }
 
 /* ---- the operator ---------------------------------------------------------------------------- */

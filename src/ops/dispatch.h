@@ -28,9 +28,10 @@ bool imx_dispatch_can_ll(const imx_problem *p, imx_text *why_not);
 
 /* As two H200s took it, of 7168 columns, top 8 of 256 experts: so much, and a byte that a rank has
  * for a peer so much more.  A gather sends `sent` where ranks share m rows; here each has m. */
-static inline double imx_dispatch_us(const imx_problem *p, double begins, double us_a_mb)
+static inline double imx_dispatch_us(const imx_problem *p, const imx_rates *rates, double begins,
+                                     double us_a_mb)
 {
-    return begins + us_a_mb * 1e-6 * p->sent * p->in->ranks;
+    return begins + imx_cost_of_stores(rates, us_a_mb * 1e-6 * p->sent * p->in->ranks);
 }
 
 /* Of this rank: rows that there is room for. */

@@ -87,7 +87,8 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
         return imx_sum_all_cost(rates, p->sent);
     double adding = matrix * (1 + 1 / ranks) / (added * fmax(p->config->reserved_sms, 1));
     double left = imx_cost_left((sending + adding) * hides, p->product * hides);
-    return begins + felt * sending * hides + left + sending * (1 - hides);
+    return imx_cost_of_copies(rates, begins) + felt * sending * hides + left +
+           sending * (1 - hides);
 }
 
 /* Chunk 0 of all ranks' rows first, then all second ones: each rank's sums are spread over the run,
@@ -273,7 +274,7 @@ static bool can_reduce_push2(const imx_problem *p, imx_text *why_not)
 static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 1.8, share = 1.1;
-    return begins + share * p->sent * p->in->ranks / rates->store;
+    return imx_cost_of_signals(rates, begins) + share * p->sent * p->in->ranks / rates->store;
 }
 
 static imbrex_status prepare_push(imx_variant *variant, imx_push_way way)
@@ -301,7 +302,8 @@ static imbrex_status run_reduce_push(const imx_run *run)
 static double reduce_push2_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 3.6, share = 0.9; /* fitted likewise, of up to 1024 rows */
-    return begins + share * imx_partials_left(p, 2 * p->sent / rates->store);
+    return imx_cost_of_signals(rates, begins) +
+           share * imx_partials_left(p, 2 * p->sent / rates->store);
 }
 
 static void lay_out_reduce_push2(const imx_variant *variant, imx_needs *n)

@@ -53,8 +53,8 @@ static double copy_cost(const imx_problem *p, const imx_rates *rates)
 {
     double sending = p->sent / rates->copy;
     if (p->config->spanning)
-        return 45 + sending;
-    return 30 + 0.35 * sending + imx_cost_left(sending, p->covering);
+        return imx_cost_of_copies(rates, 45) + sending;
+    return imx_cost_of_copies(rates, 30) + 0.35 * sending + imx_cost_left(sending, p->covering);
 }
 
 /* Beside the product run kernels that wait for its chunks. */
@@ -83,7 +83,7 @@ static imbrex_status run_copy(const imx_run *run)
 
 static double sequential_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 45 + 1.05 * p->sent / rates->copy;
+    return imx_cost_of_copies(rates, 45) + 1.05 * p->sent / rates->copy;
 }
 
 static imbrex_status prepare_sequential(imx_variant *variant)
@@ -174,7 +174,8 @@ static double reduce_push_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 1.8; /* what tells itself that it came, out of registers */
     static const double share = 1.2;  /* and its bytes, of the time that stores take */
-    return begins + share * imx_partials_left(p, p->sent / rates->store);
+    return imx_cost_of_signals(rates, begins) +
+           share * imx_partials_left(p, p->sent / rates->store);
 }
 
 static void lay_out_reduce_push(const imx_variant *variant, imx_needs *n)

@@ -267,5 +267,6 @@ double imx_merge_store_cost(const imx_problem *p, const imx_rates *rates)
 double imx_merge_ll_cost(const imx_problem *p, const imx_rates *rates)
 {
     double most = (double)(1 << 20) * (p->in->ranks - 1);
-    return p->sent <= most ? 4 + 4 * p->sent / rates->store : IMX_COST_NEVER;
+    return p->sent <= most ? imx_cost_of_signals(rates, 4) + 4 * p->sent / rates->store
+                           : IMX_COST_NEVER;
 }

@@ -54,17 +54,17 @@ static void *parts(const imx_run *run)
 /* ---- sequential ------------------------------------------------------------------------------ */
 
 /* To weigh and add up places: rows of the product are read, and sums written. */
-static double places_us(const imx_problem *p)
+static double places_us(const imx_problem *p, const imx_rates *rates)
 {
-    static const double moved = 3.5e6;
+    static const double share = 0.875; /* of the memory's rate */
     const imx_shape *s = &p->in->shape;
     double row = (double)s->n * (double)imx_dtype_bytes(s->out);
-    return (p->in->expert_rows + (double)s->m) * row / moved;
+    return (p->in->expert_rows + (double)s->m) * row / (share * rates->memory);
 }
 
 static double cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 30 + places_us(p) + p->sent / rates->copy;
+    return imx_cost_of_copies(rates, 30) + places_us(p, rates) + p->sent / rates->copy;
 }
 
 static void layout(const imx_variant *variant, imx_needs *n)
@@ -188,7 +188,7 @@ static imbrex_status run_sequential(const imx_run *run)
 
 static double store_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return 30 + fmax(places_us(p), p->sent / rates->store);
+    return 30 + fmax(places_us(p, rates), p->sent / rates->store);
 }
 
 /* Sums of places go to where tokens' owners have a slot for this rank. */
@@ -242,7 +242,7 @@ static bool can_ll(const imx_problem *p, imx_text *why_not)
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
-    return places_us(p) + imx_token_lines_cost(rates, p->sent);
+    return places_us(p, rates) + imx_token_lines_cost(rates, p->sent);
 }
 
 static int64_t most_own(const imx_variant *variant)

@@ -201,7 +201,7 @@ double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates)
     double shard = p->in->whole_lines ? in_lines : in_words;
     if (p->sent * p->in->ranks > most * (p->in->ranks - 1))
         return IMX_COST_NEVER;
-    return begins + shard * p->sent * p->in->ranks / rates->store;
+    return imx_cost_of_signals(rates, begins) + shard * p->sent * p->in->ranks / rates->store;
 }
 
 /* Twice one way between GPUs, and twice what a rank sends: fitted likewise, up to 64 MB.  Of words
@@ -209,6 +209,6 @@ double imx_sum_all_ll_cost(const imx_problem *p, const imx_rates *rates)
 double imx_sum_all_ll2_cost(const imx_problem *p, const imx_rates *rates)
 {
     static const double begins = 1.1, of_rank = 0.9, in_lines = 1.12, in_words = 2.1;
-    return begins + of_rank * p->in->ranks +
+    return imx_cost_of_signals(rates, begins + of_rank * p->in->ranks) +
            2 * (p->in->whole_lines ? in_lines : in_words) * p->sent / rates->store;
 }

@@ -40,5 +40,5 @@ imbrex_status imx_token_lines_add(const imx_run *run, int kernel, const imx_comb
 
 double imx_token_lines_cost(const imx_rates *rates, double sent)
 {
-    return 3.5 + 1.15 * sent / rates->store; /* behind a product */
+    return imx_cost_of_signals(rates, 3.5) + 1.15 * sent / rates->store; /* behind a product */
 }

@@ -58,12 +58,12 @@ imx_run imx_transfer_second_ll(const imx_run *run, const imx_needs *first)
 
 double imx_transfer_copy_cost(const imx_rates *rates, double sent)
 {
-    return 35 + sent / rates->copy;
+    return rates->copy_us + sent / rates->copy;
 }
 
 double imx_transfer_sequential_cost(const imx_rates *rates, double sent)
 {
-    return 50 + sent / rates->copy;
+    return imx_cost_of_copies(rates, 50) + sent / rates->copy;
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -257,8 +257,7 @@ static imx_ll_args ll_args(const imx_variant *variant, int64_t m, int64_t width,
 
 double imx_transfer_ll_cost(const imx_rates *rates, double sent, double sent_most)
 {
-    static const double begins = 2.2; /* between two ranks */
-    return sent <= sent_most ? begins + 2 * sent / rates->store : IMX_COST_NEVER;
+    return sent <= sent_most ? rates->signal_us + 2 * sent / rates->store : IMX_COST_NEVER;
 }
 
 void imx_transfer_ll_needs(const imx_variant *variant, int64_t width, imx_ll_how how,

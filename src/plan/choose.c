@@ -29,8 +29,7 @@ static double cost_of(const imx_op *op, const imx_algorithm *a, const imx_proble
 {
     if (!a->cost || !may_take(a, p))
         return IMX_COST_NEVER;
-    return a->cost(p, &imx_cost_rates) +
-           (op->around ? op->around->cost(op, a, p, &imx_cost_rates) : 0);
+    return a->cost(p, p->in->rates) + (op->around ? op->around->cost(op, a, p, p->in->rates) : 0);
 }
 
 /* The one that is expected to end first. */

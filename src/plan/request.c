@@ -300,6 +300,7 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r
         .arch = group->target->arch,
         .shared_bytes = group->target->shared_bytes,
         .memory_gb_s = group->memory_gb_s,
+        .rates = &group->rates,
         .workers = group->workers,
         .sharers = group->sharers,
         .alike = group->alike,

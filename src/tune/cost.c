@@ -1,4 +1,4 @@
-/* cost.c - expected times, from constants that were measured on H200s with NVLink.
+/* cost.c - expected times, from a device's rates.
  *
  *     a product takes      its multiplications at the rate of large ones, or the reading of its
  *                          operands, whichever is longer
@@ -7,20 +7,14 @@
  */
 #include "cost.h"
 
-/* In microseconds, and bytes or operations in one of them. */
-static const double PRODUCT_RATE = 700e6, PRODUCT_RATE_F32 = 60e6; /* operations */
-static const double PRODUCT_RATE_8BIT = 1100e6;                    /* not measured here */
-const imx_rates imx_cost_rates = { .copy = 280e3, .store = 350e3, .memory = 4.0e6 };
+/* Fitted to H200s, for want of others; in microseconds, or of what is named. */
 static const double PUSH_MARGIN = 1.25;       /* of the pace that just suffices */
 static const double PUSH_MARGIN_FIRST = 1.5;  /* to the first peer, where that is not fast */
-static const double PUSH_FAST = 0.65;         /* of imx_cost_rates.store: a product feels it */
+static const double PUSH_FAST = 0.65;         /* of the rate of stores: a product feels it */
 static const double PUSH_ALL = 0.85;          /* and from here on a pace has no sense */
-static const double SLICE_RATE = 250e3;       /* at which slices follow each other, */
-static const double SLICE_MARGIN = 0.65;      /* or in so much of a tile's time, if that is less, */
+static const double SLICE_MARGIN = 0.65;      /* of a tile's time, in which slices follow, */
 static const double SLICE_MARGIN_WAVES = 0.9; /* or of one that is not the only one */
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
-static const double CLOCK = 1600;             /* cycles: 1300 to 1980 */
-static const double BLOCK_RATE = 3.03e6;      /* multiplications of one block in wide tiles */
 
 static double most(double a, double b)
 {
@@ -38,11 +32,10 @@ double imx_cost_product(const imx_tune_input *in)
     double m = in->experts ? in->expert_rows : (double)s->m, n = (double)s->n, k = (double)s->k;
     double element = (double)imx_dtype_bytes(s->dtype), out = (double)imx_dtype_bytes(s->out);
     double b = n * k * (in->experts ? least(in->experts, m) : 1);
-    double rate = s->dtype == IMBREX_F32        ? PRODUCT_RATE_F32
-                  : imx_dtype_is_8bit(s->dtype) ? PRODUCT_RATE_8BIT
-                                                : PRODUCT_RATE;
-    return most(2 * m * n * k / rate,
-                ((m * k + b) * element + m * n * out) / imx_cost_rates.memory);
+    double rate = s->dtype == IMBREX_F32        ? in->rates->f32
+                  : imx_dtype_is_8bit(s->dtype) ? in->rates->fp8
+                                                : in->rates->bf16;
+    return most(2 * m * n * k / rate, ((m * k + b) * element + m * n * out) / in->rates->memory);
 }
 
 imx_problem imx_cost_problem(const imx_tune_input *in, const imx_config *config)
@@ -54,7 +47,7 @@ imx_problem imx_cost_problem(const imx_tune_input *in, const imx_config *config)
     imx_problem p = { .in = in,
                       .config = config,
                       .sent = (double)s->m / ranks * width * element * (ranks - 1) };
-    if (multiplies) {
+    if (multiplies && in->arch) {
         p.product = imx_cost_product(in);
         p.covering = p.product * (ranks - 1) / ranks;
     }
@@ -63,7 +56,7 @@ imx_problem imx_cost_problem(const imx_tune_input *in, const imx_config *config)
 
 double imx_cost_made(const imx_tune_input *in, double elements)
 {
-    return elements * (double)in->shape.k / BLOCK_RATE;
+    return elements * (double)in->shape.k / in->rates->block;
 }
 
 /* What is stored leaves beneath other ranks' tiles, but for a part; the last ones are added behind
@@ -71,7 +64,7 @@ double imx_cost_made(const imx_tune_input *in, double elements)
 double imx_cost_stored(const imx_tune_input *in, double made)
 {
     static const double ends = 10, share = 0.2;
-    double sending = imx_cost_problem(in, NULL).sent / imx_cost_rates.store;
+    double sending = imx_cost_problem(in, NULL).sent / in->rates->store;
     double covering = made * (in->ranks - 1) / in->ranks;
     return made + ends + share * sending + imx_cost_left(sending, covering);
 }
@@ -80,20 +73,20 @@ double imx_cost_stored(const imx_tune_input *in, double made)
 double imx_cost_summed(const imx_tune_input *in, double made)
 {
     static const double ends = 4, share = 0.35;
-    return made + ends + share * imx_cost_problem(in, NULL).sent / imx_cost_rates.store;
+    return made + ends + share * imx_cost_problem(in, NULL).sent / in->rates->store;
 }
 
 /* The share is a guess between what two measured choices leave open. */
 double imx_cost_sliced(const imx_tune_input *in, double made)
 {
     static const double share = 0.67;
-    return made + share * imx_cost_problem(in, NULL).sent / SLICE_RATE;
+    return made + share * imx_cost_problem(in, NULL).sent / in->rates->slices;
 }
 
 /* Clock cycles for 64 KB at a rate; 0: they can hardly come too fast. */
-static int pace(double rate)
+static int pace(const imx_rates *rates, double rate)
 {
-    return rate < PUSH_ALL * imx_cost_rates.store ? (int)(65536 / most(rate, 1e3) * CLOCK) : 0;
+    return rate < PUSH_ALL * rates->store ? (int)(65536 / most(rate, 1e3) * rates->clock) : 0;
 }
 
 /* A slice is to be there when the first tiles have come so far, and not much sooner: its stores
@@ -105,9 +98,9 @@ static void set_slices_pace(const imx_problem *z, imx_config *config)
         imx_ceil_div(in->shape.m, config->tile_rows) * imx_ceil_div(in->shape.n, config->tile_cols);
     double waves = most((double)imx_ceil_div(tiles, config->tiles_at_once), 1);
     double margin = waves > 1 ? SLICE_MARGIN_WAVES : SLICE_MARGIN;
-    double most_late = margin * z->product / waves, gently = z->sent / SLICE_RATE;
-    double sending = most(z->sent / imx_cost_rates.store, gently < most_late ? gently : most_late);
-    config->push_pace[0] = (int)(sending / config->slices * CLOCK);
+    double most_late = margin * z->product / waves, gently = z->sent / in->rates->slices;
+    double sending = most(z->sent / in->rates->store, gently < most_late ? gently : most_late);
+    config->push_pace[0] = (int)(sending / config->slices * in->rates->clock);
 }
 
 /* Behind so many waves' tiles the next one is made in this wave, if not with the last few of it. */
@@ -136,10 +129,10 @@ void imx_cost_set_pace(const imx_tune_input *in, imx_config *config)
     double own = rows * (double)imx_ceil_div(in->shape.n, config->tile_cols);
     double wave = z->product * at_once / (own * ranks), share = z->sent / (ranks - 1);
     double need = share / most(wave * whole_waves(own / at_once) - PUSH_BEGINS, 1);
-    double sooner = least(PUSH_MARGIN_FIRST * need, PUSH_FAST * imx_cost_rates.store);
+    double sooner = least(PUSH_MARGIN_FIRST * need, PUSH_FAST * in->rates->store);
     double rest = z->sent / most(z->covering, 1);
     if (config->band > 1 && in->ranks > 3) /* three ranks' rows are wanted when the second's are */
         rest = most(rest, 3 * share / most(wave * whole_waves(2 * own / at_once) - PUSH_BEGINS, 1));
-    config->push_pace[0] = pace(most(PUSH_MARGIN * need, sooner));
-    config->push_pace[1] = pace(PUSH_MARGIN * rest);
+    config->push_pace[0] = pace(in->rates, most(PUSH_MARGIN * need, sooner));
+    config->push_pace[1] = pace(in->rates, PUSH_MARGIN * rest);
 }

@@ -1,8 +1,8 @@
 /* cost.h - what a way to do an operator is expected to take on a GPU: terms that operators' own
  * formulas are made of (imx_algorithm.cost).  Pure functions.
  *
- * Rates were measured on 2 and 4 H200s with NVLink; docs/results.md has the figures.  Other
- * links move the numbers, seldom the order.
+ * They are made of the device's rates, and of constants that were fitted to 2 and 4 H200s with
+ * NVLink; docs/results.md has the figures.  Other links move the numbers, seldom the order.
  */
 #ifndef IMX_COST_H
 #define IMX_COST_H
@@ -14,14 +14,23 @@
 /* An algorithm of this cost runs where it is named, and is not chosen. */
 #define IMX_COST_NEVER HUGE_VAL
 
-/* Bytes a microsecond. */
-typedef struct imx_rates {
-    double copy;  /* a copy engine, to all peers in turn */
-    double store; /* stores of a kernel that does nothing else */
-    double memory;
-} imx_rates;
+/* What a movement by copies begins with, and data with flags, took so many microseconds where it
+ * was fitted: where copy_us is 35, and signal_us 2.2.  Elsewhere it takes as much more as these. */
+static inline double imx_cost_of_copies(const imx_rates *rates, double us)
+{
+    return us * (rates->copy_us / 35);
+}
 
-extern const imx_rates imx_cost_rates;
+static inline double imx_cost_of_signals(const imx_rates *rates, double us)
+{
+    return us * (rates->signal_us / 2.2);
+}
+
+/* Likewise what was stored to peers, at 350 GB/s. */
+static inline double imx_cost_of_stores(const imx_rates *rates, double us)
+{
+    return us * (350e3 / rates->store);
+}
 
 /* What is to be done, how it is cut, and what that comes to.  Times are in microseconds. */
 typedef struct imx_problem {

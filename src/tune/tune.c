@@ -317,7 +317,7 @@ static bool is_better_over_chunks(const imx_tune_input *in, int64_t rows, int bl
         return false;
     double cut = made_in(in, &apart, tiles_in(&apart, rows, in->shape.n) * in->ranks, blocks);
     double whole = made_in(in, &spans, tiles_in(&spans, in->shape.m, in->shape.n), blocks);
-    double sending = imx_cost_problem(in, NULL).sent / imx_cost_rates.store;
+    double sending = imx_cost_problem(in, NULL).sent / in->rates->store;
     return cut - whole > SPANNING_US && 100 * (cut - whole) > SPANNING_PERCENT * cut &&
            100 * sending < SPANNING_SENT_PERCENT * whole;
 }

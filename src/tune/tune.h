@@ -3,6 +3,7 @@
 #define IMX_TUNE_H
 
 #include "base/imx.h"
+#include "rates.h"
 
 typedef struct imx_shape {
     int64_t m, n, k;    /* k is 0 where there is no product */
@@ -31,21 +32,22 @@ typedef struct imx_tune_input {
     bool hooks;          /* the product is of a caller's kernel */
     bool invariant;      /* a row's bits do not depend on m */
     int ranks;
-    int nodes;           /* that they are on */
-    int net_workers;     /* of the device, that the engine between nodes takes */
-    int64_t chunk_rows;  /* asked for; 0: choose */
-    int64_t sms;         /* likewise */
-    int arch;            /* of the GPU; 0: the CPU */
-    size_t shared_bytes; /* see imx_target */
-    int memory_gb_s;     /* likewise, of the slowest */
-    int workers;         /* blocks that the device has room for, of this rank's */
-    int sharers;         /* ranks on the device */
-    bool alike;          /* all ranks have as many workers */
-    bool whole_lines;    /* lines arrive as they were stored (ll/args.h) */
-    bool slow_wire;      /* ranks are far apart for what they compute */
-    bool apart;          /* asked for by a name: what passes on chunks, each of one rank's rows */
-    int experts;         /* of a rank that multiplies each of them by rows of its own; else 0 */
-    double expert_rows;  /* of all of them, where ids are spread evenly */
+    int nodes;              /* that they are on */
+    int net_workers;        /* of the device, that the engine between nodes takes */
+    int64_t chunk_rows;     /* asked for; 0: choose */
+    int64_t sms;            /* likewise */
+    int arch;               /* of the GPU; 0: the CPU */
+    size_t shared_bytes;    /* see imx_target */
+    int memory_gb_s;        /* likewise, of the slowest */
+    const imx_rates *rates; /* of a GPU */
+    int workers;            /* blocks that the device has room for, of this rank's */
+    int sharers;            /* ranks on the device */
+    bool alike;             /* all ranks have as many workers */
+    bool whole_lines;       /* lines arrive as they were stored (ll/args.h) */
+    bool slow_wire;         /* ranks are far apart for what they compute */
+    bool apart;         /* asked for by a name: what passes on chunks, each of one rank's rows */
+    int experts;        /* of a rank that multiplies each of them by rows of its own; else 0 */
+    double expert_rows; /* of all of them, where ids are spread evenly */
 } imx_tune_input;
 
 typedef struct imx_config {

@@ -33,6 +33,7 @@
 #include "kernels/route/args.h"
 #include "limit.h"
 #include "tune/tune.h"
+#include "tuned.h"
 
 enum { SKIP = 77, SHARED_SM80 = 166912, SHARED_SM86 = 101376, SHARED_SM90 = 232448 };
 
@@ -278,6 +279,7 @@ static void try_gemm(const int64_t *mnk, int dtype, int layout, int features, in
         .chunk_rows = features & IMX_GEMM_FORWARDS ? 64 : 0, /* else tiles may span ranks */
         .arch = targets[target].arch,
         .shared_bytes = targets[target].shared_bytes_most,
+        .rates = tuned_rates(),
         .workers = BLOCKS,
         .alike = true,
     };

@@ -4,6 +4,9 @@
 
 #include "plan/plan.h"
 
+/* Those of an H200, which all choices of tests are made by that say no others. */
+const imx_rates *tuned_rates(void);
+
 /* Of a product in bf16, b as [n, k], that scatters or gathers, by ranks of one node with so many
  * multiprocessors each. */
 imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, int arch, int sms);

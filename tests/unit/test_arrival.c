@@ -196,6 +196,7 @@ static const char *experts_go_by(const imx_op *op, int64_t tokens, int64_t n, in
                           .ranks = 2,
                           .nodes = 1,
                           .arch = 90,
+                          .rates = tuned_rates(),
                           .workers = SMS,
                           .sharers = 1,
                           .alike = true,

@@ -3,9 +3,7 @@
  * of few rows takes. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -318,8 +316,8 @@ static void the_largest_sizes_are_held(void **state)
             .product = true,
             .scatters = i % 2,
             .ranks = i / 2 % 2 ? 1 : 4,
-            .nodes = 1,
             .arch = i / 4 % 2 ? 90 : 0,
+            .rates = tuned_rates(),
             .chunk_rows = i / 8 % 2 ? IMX_SIZE_MOST : 0,
             .slow_wire = i / 16 % 2,
             .workers = SMS,
@@ -471,6 +469,7 @@ static void few_rows_are_merged(void **state)
     };
     check_choices(rows, sizeof rows / sizeof rows[0], is_spanning);
     imx_tune_input in = { .product = true, .ranks = 2, .arch = 90, .workers = SMS };
+    in.rates = tuned_rates();
     in.memory_gb_s = 4917;
     in.shape = (imx_shape){ 512, 14336, 8192, BF16_NK };
     assert_true(imx_tune_config(&in).spanning); /* b would be read for each rank, */
@@ -505,6 +504,7 @@ static void few_rows_are_summed(void **state)
                           .scatters = true,
                           .ranks = 3,
                           .arch = 90,
+                          .rates = tuned_rates(),
                           .workers = SMS / 2,
                           .sharers = 2 };
     assert_false(imx_tune_config(&in).reduce_push); /* another rank may have its GPU for itself */

@@ -11,6 +11,7 @@
 #include "kernels/gemm/sm90_tune.h"
 #include "kernels/gemm/tiling.h"
 #include "tune/tune.h"
+#include "tuned.h"
 
 enum { SMS = 132, SHARED_MOST = 231424 };
 
@@ -103,6 +104,7 @@ static void tiles_of_8_bits_are_of_one_rank(void **state)
                           .ranks = 2,
                           .nodes = 1,
                           .arch = 90,
+                          .rates = tuned_rates(),
                           .shared_bytes = 232448,
                           .workers = SMS,
                           .sharers = 1 };

@@ -14,17 +14,23 @@ struct imx_prepared {
     char said[120];
 };
 
-/* What plans depend on; desc.sms says otherwise. */
+/* What plans depend on, as vendors give it of a GPU of the kind; desc.sms says otherwise. */
 typedef struct model {
     int arch, sms;
     size_t shared_bytes_most;
-    int memory_gb_s;
+    int memory_gb_s, clock_mhz;
+    const char *name;
 } model;
 
 static const model models[] = {
-    { 80, 108, 166912, 0 },  { 86, 84, 101376, 0 },     { 87, 16, 166912, 0 },
-    { 89, 142, 101376, 0 },  { 90, 132, 232448, 4917 }, { 100, 148, 232448, 0 },
-    { 103, 148, 232448, 0 }, { 120, 188, 101376, 0 },
+    { 80, 108, 166912, 2039, 1410, "NVIDIA A100-SXM4-80GB" },
+    { 86, 84, 101376, 696, 1740, "NVIDIA A40" },
+    { 87, 16, 166912, 204, 1300, "Orin" },
+    { 89, 142, 101376, 864, 2520, "NVIDIA L40S" },
+    { 90, 132, 232448, 4917, 1980, "NVIDIA H200" },
+    { 100, 148, 232448, 8000, 1965, "NVIDIA B200" },
+    { 103, 148, 232448, 8000, 1965, "NVIDIA B300" },
+    { 120, 188, 101376, 1792, 2617, "NVIDIA RTX PRO 6000 Blackwell" },
 };
 enum { MODELS = sizeof models / sizeof models[0] };
 
@@ -70,6 +76,8 @@ static imbrex_status device_open(const imx_device_desc *desc, imx_device **out)
     device->sms = m->sms;
     device->shared_bytes_most = m->shared_bytes_most;
     device->memory_gb_s = m->memory_gb_s;
+    device->clock_mhz = m->clock_mhz;
+    snprintf(device->name, sizeof device->name, "%s", m->name);
     imbrex_status status;
     IMX_GOTO(imx_cuda_form(desc->env, device));
     imx_folder_find(desc->env->cache_dir, &device->cache);
@@ -92,8 +100,10 @@ static void target(const imx_device *device, imx_target *out)
         .arch = device->form,
         .shared_bytes = device->shared_bytes_most,
         .memory_gb_s = device->memory_gb_s,
+        .clock_mhz = device->clock_mhz,
         .alignment = 16,
     };
+    snprintf(out->model, sizeof out->model, "%s", device->name);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */

@@ -107,6 +107,7 @@ static imbrex_status describe(imx_device *device, const imx_env *env)
     int64_t khz = imx_cuda_attribute(device->gpu, CU_MEMORY_CLOCK_RATE); /* of two edges each */
     int64_t bytes = imx_cuda_attribute(device->gpu, CU_GLOBAL_MEMORY_BUS_WIDTH) / 8;
     device->memory_gb_s = (int)(2 * khz * bytes / 1000000);
+    device->clock_mhz = imx_cuda_attribute(device->gpu, CU_CLOCK_RATE) / 1000;
     if (imx_driver->cuDeviceGetName(device->name, sizeof device->name, device->gpu) != CUDA_SUCCESS)
         device->name[0] = '\0';
     return imx_driver_check(imx_cuda_identify(device->gpu, device->id), "cuDeviceGetUuid",
@@ -250,13 +251,26 @@ static void target(const imx_device *device, imx_target *out)
         .arch = device->form,
         .shared_bytes = device->shared_bytes_most,
         .memory_gb_s = device->memory_gb_s,
+        .clock_mhz = device->clock_mhz,
         .cache_bytes = CACHE_BYTES,
         .alignment = 16,
         .memory = device->ipc ? device->memory_why : NULL,
     };
     snprintf(out->id, sizeof out->id, "%s", device->id);
+    snprintf(out->model, sizeof out->model, "%s", device->name);
     snprintf(out->name, sizeof out->name, "%s, %d SMs, sm_%d", device->name, device->sms,
              device->form);
+}
+
+static bool look(int i, const imx_env *env, imx_target *out)
+{
+    imx_device device = { .arch = 0 };
+    *out = (imx_target){ .arch = 0 };
+    if (imx_driver_open() != IMBREX_OK || imx_driver->cuDeviceGet(&device.gpu, i) != CUDA_SUCCESS)
+        return false;
+    if (!imx_cuda_lacks(device.gpu) && describe(&device, env) == IMBREX_OK)
+        target(&device, out);
+    return true;
 }
 
 static imbrex_status within(imx_device *device, imbrex_status (*fn)(void *ctx), void *ctx)
@@ -282,6 +296,7 @@ static void set_watch(imx_device *device, const imbrexd_watch *watch)
 const imx_backend imx_backend_cuda = {
     .name = "cuda",
     .usable = usable,
+    .look = look,
     .info = imx_cuda_info,
     .open = device_open,
     .close = device_close,

@@ -20,6 +20,7 @@ struct imx_device {
     int sms;
     size_t shared_bytes_most; /* that a block may ask for */
     int memory_gb_s;          /* see imx_target */
+    int clock_mhz;            /* likewise */
     char id[IMX_CUDA_ID];
     char name[96];
     bool counted;             /* among the ranks of this process on this GPU */

@@ -45,7 +45,8 @@ enum {
     CUDA_ERROR_CAPTURED_EVENT = 907
 };
 
-enum { /* CUdevice_attribute */
+enum {                     /* CUdevice_attribute */
+       CU_CLOCK_RATE = 13, /* kHz */
        CU_MULTIPROCESSOR_COUNT = 16,
        CU_MEMORY_CLOCK_RATE = 36,       /* kHz */
        CU_GLOBAL_MEMORY_BUS_WIDTH = 37, /* bits */
