@@ -1,7 +1,7 @@
 """Attention to a cache, and the merge of what ranks have of it: imbrex beside its peers, in one set
 of processes:
 
-    torchrun --nproc_per_node=4 bench/peers/decode_peers.py [--parts local,ranks,merge,mla] [options]
+    torchrun --nproc_per_node=4 bench/peers/decode_peers.py [--parts local,ranks,merge,mla] [...]
 
   local   each rank by itself, and so on one rank too:
     sdpa          torch's scaled_dot_product_attention of a cache without pages
@@ -48,7 +48,7 @@ DIFFERENCE_MOST = 1e-2  # relative: weights and results are rounded to bf16
 
 
 def merge(o, lse, ranks):
-    """o [rows, heads, dim] of own tokens, lse [rows, heads] to base 2: own heads over all tokens."""
+    """o [rows, heads, dim] of own tokens, lse [rows, heads] to base 2: own heads, all tokens."""
     everyone = torch.empty(ranks, *lse.shape, device="cuda")
     dist.all_gather_into_tensor(everyone, lse)
     weighed = weigh(o, lse, everyone)
@@ -60,7 +60,8 @@ def merge(o, lse, ranks):
 
 def weigh_in_steps(o, lse, everyone):
     """By heads, as they are shared out."""
-    weight = torch.exp2(lse - torch.logsumexp(everyone * 0.6931471805599453, 0) * 1.4426950408889634)
+    all_tokens = torch.logsumexp(everyone * 0.6931471805599453, 0) * 1.4426950408889634
+    weight = torch.exp2(lse - all_tokens)
     return (o * weight.unsqueeze(-1)).transpose(0, 1).to(o.dtype).contiguous()
 
 
