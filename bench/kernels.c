@@ -163,6 +163,7 @@ static imbrex_status add_product(bench *b, int i, const char *name, int ranks, i
         .nodes = 1,
         .sms = o->sms,
         .arch = target.arch,
+        .rates = &b->group->rates,
         .workers = target.workers,
         .sharers = 1,
     };

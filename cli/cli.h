@@ -79,6 +79,7 @@ int cli_run(int argc, char **argv);
 int cli_mlp(int argc, char **argv);
 int cli_decode(int argc, char **argv);
 int cli_bench(int argc, char **argv);
+int cli_tune(int argc, char **argv);
 int cli_compile(int argc, char **argv);
 int cli_info(int argc, char **argv);
 int cli_doctor(int argc, char **argv);

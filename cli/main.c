@@ -24,6 +24,7 @@ static const command commands[] = {
     { "mlp", cli_mlp, "run a transformer's MLP on several ranks: time it, check it, picture it" },
     { "decode", cli_decode, "run a decode step of attention whose cache lies on several ranks" },
     { "bench", cli_bench, "time an operator, overlapped and not, against its product alone" },
+    { "tune", cli_tune, "measure what this machine's GPUs do, for plans to choose by" },
     { "compile", cli_compile, "compile kernels ahead, for a GPU that need not be here" },
     { "info", cli_info, "what this build and this machine can do" },
     { "doctor", cli_doctor, "try what imbrex needs of this machine, and say what to do" },

@@ -515,6 +515,13 @@ typedef void (*imbrex_tune_progress)(void *ctx, const imbrex_tune_step *step);
 IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const void *desc, size_t desc_bytes,
                        imbrex_tune_progress progress, void *ctx);
 
+/* Local: keeps rates of the group's device that were measured, for groups that are made later, in
+ * the place of those kept before.  rows: lines as docs/tuning.md has them, "store 350\n", without
+ * the device.  path: the file to write, which IMBREX_RATES may name; NULL: the one in the folder of
+ * the tuning cache, where groups look.  INVALID: a line is wrong, and nothing is kept; UNSUPPORTED:
+ * the device is no GPU. */
+IMBREX_TRY imbrex_rates_keep(imbrex_group *group, const char *rows, const char *path);
+
 /* Enqueues one run.  All ranks run the same plans in the same order, each run with one m; a
  * run that is captured in a graph counts once, when it is captured.  If a rank is seen to differ,
  * the group fails: INVALID on all ranks.  One plan's runs follow each other, also on different

@@ -39,8 +39,8 @@ typedef struct reader {
     bool has_rows; /* and rows since it */
     bool of_model; /* which are this model's */
     imx_rates *rates;
-    bool given[ROWS]; /* below the same device lines */
-    bool found;
+    uint32_t here;  /* below the same device lines, a bit for each row */
+    uint32_t given; /* for the model */
 } reader;
 
 static imbrex_status wrong(const reader *r, const char *what, const char *want)
@@ -63,7 +63,7 @@ static imbrex_status read_device(reader *r, const char *model)
         return wrong(r, "no device", "its name as `imbrex info` has it, device NVIDIA H200");
     if (r->has_rows || !r->opened) {
         r->of_model = r->has_rows = false;
-        memset(r->given, 0, sizeof r->given);
+        r->here = 0;
     }
     r->opened = true;
     r->of_model = r->of_model || strcmp(model, r->model) == 0;
@@ -89,12 +89,14 @@ static imbrex_status read_row(reader *r, const char *name, const char *number)
     snprintf(what, sizeof what, "%s", name);
     if (!r->opened)
         return wrong(r, what, "a line \"device NAME\" above it");
-    if (r->given[i])
+    if (r->here >> i & 1)
         return wrong(r, what, "it once for a device");
-    r->has_rows = r->given[i] = true;
-    r->found = r->found || r->of_model;
-    if (r->of_model)
-        *value_of(r->rates, &rows[i]) = value * rows[i].scale;
+    r->has_rows = true;
+    r->here |= 1u << i;
+    if (!r->of_model)
+        return IMBREX_OK;
+    r->given |= 1u << i;
+    *value_of(r->rates, &rows[i]) = value * rows[i].scale;
     return IMBREX_OK;
 }
 
@@ -129,7 +131,7 @@ static imbrex_status read_line(reader *r, const char *at, size_t length)
 }
 
 imbrex_status imx_rates_parse(const char *text, const char *name, const char *model,
-                              imx_rates *rates, bool *found)
+                              imx_rates *rates, uint32_t *given)
 {
     reader r = { .name = name, .model = model, .rates = rates };
     while (*text) {
@@ -138,16 +140,16 @@ imbrex_status imx_rates_parse(const char *text, const char *name, const char *mo
         IMX_TRY(read_line(&r, text, length));
         text += length + (text[length] == '\n');
     }
-    *found = r.found;
+    *given = r.given;
     return IMBREX_OK;
 }
 
 bool imx_rates_built_in(const char *model, imx_rates *out)
 {
-    bool found = false;
+    uint32_t given = 0;
     imbrex_status read =
-        imx_rates_parse(imx_rates_tables, "the library's tables", model, out, &found);
-    return read == IMBREX_OK && found;
+        imx_rates_parse(imx_rates_tables, "the library's tables", model, out, &given);
+    return read == IMBREX_OK && given;
 }
 
 /* ---- where there is no table ----------------------------------------------------------------- */
@@ -201,15 +203,33 @@ void imx_rates_file_name(const char *model, char name[IMX_RATES_NAME])
     snprintf(name + length, (size_t)(IMX_RATES_NAME - length), ".txt");
 }
 
+static bool lacks(uint32_t given, int one, int other)
+{
+    return given >> one & 1 && !(given >> other & 1);
+}
+
+/* What nobody times by itself goes with what it is a part of. */
+static void follow(uint32_t given, const imx_rates *before, imx_rates *out)
+{
+    if (lacks(given, IMX_RATES_AT_bf16, IMX_RATES_AT_block))
+        out->block *= out->bf16 / before->bf16;
+    if (lacks(given, IMX_RATES_AT_store, IMX_RATES_AT_slices))
+        out->slices *= out->store / before->store;
+}
+
 static imbrex_status read_text(char *text, const char *path, const imx_rates_device *d,
                                imx_rates *out, imx_text *from)
 {
-    bool found = false;
-    imbrex_status status = imx_rates_parse(text, path, d->model, out, &found);
+    const imx_rates before = *out;
+    uint32_t given = 0;
+    imbrex_status status = imx_rates_parse(text, path, d->model, out, &given);
     free(text);
-    if (status == IMBREX_OK && found)
+    if (status != IMBREX_OK)
+        return status;
+    follow(given, &before, out);
+    if (given)
         imx_text_add(from, "%s, and what it leaves out ", path);
-    return status;
+    return IMBREX_OK;
 }
 
 static imbrex_status read_named(const char *path, const imx_rates_device *d, imx_rates *out,

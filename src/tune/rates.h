@@ -46,10 +46,17 @@ typedef struct imx_rates_device {
     bool nvlink;       /* leads to the other ranks; else it is PCIe */
 } imx_rates_device;
 
-/* Reads all of a text, and sets the rates that it has for the model; found: whether it has any.
- * INVALID, with the line and what is wanted there: name says whose lines. */
+/* Which rates a table has, a bit each. */
+enum {
+#define IMX_RATES_NUMBER(field, scale, unit, slower) IMX_RATES_AT_##field,
+    IMX_RATES_TABLE(IMX_RATES_NUMBER)
+#undef IMX_RATES_NUMBER
+};
+
+/* Reads all of a text, and sets the rates that it has for the model; given: which.  INVALID, with
+ * the line and what is wanted there: name says whose lines. */
 imbrex_status imx_rates_parse(const char *text, const char *name, const char *model,
-                              imx_rates *rates, bool *found) IMX_MUST_CHECK;
+                              imx_rates *rates, uint32_t *given) IMX_MUST_CHECK;
 
 /* Of a device that the library has a table for; else false. */
 bool imx_rates_built_in(const char *model, imx_rates *out);

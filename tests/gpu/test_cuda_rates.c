@@ -45,6 +45,9 @@ static int look(imbrex_group *group, void *ctx)
 {
     const imx_rates *want = ctx, *got = &group->rates;
     RANK_CHECK(want->store == 0 || got->store == want->store, "stores %g", got->store);
+    RANK_CHECK(want->slices == 0 ||
+                   (got->slices > 0.99 * want->slices && got->slices < 1.01 * want->slices),
+               "slices %g, want %g", got->slices, want->slices);
     RANK_CHECK(want->copy_us == 0 || got->copy_us == want->copy_us, "copies begin %g",
                got->copy_us);
     RANK_CHECK(want->bf16 == 0 || (got->bf16 > 0.99 * want->bf16 && got->bf16 < 1.01 * want->bf16),
@@ -87,7 +90,7 @@ static void the_variable_names_a_file(void **state)
     write_kept("rates-Fake-GPU-0.txt", "device Fake GPU 0\nstore 100\n"); /* does not count */
     write_kept("mine", "device Fake GPU 0\ndevice Fake GPU 1\nstore 77\n");
     setenv("IMBREX_RATES", path, 1);
-    all_count_on((imx_rates){ .store = 77e3 });
+    all_count_on((imx_rates){ .store = 77e3, .slices = 77e3 * 56 / 78 }); /* they go with it */
     snprintf(line, sizeof line, "rates of gpu 1: %s, and what it leaves out from", path);
     info_says(line);
     unsetenv("IMBREX_RATES");

@@ -307,6 +307,16 @@ class Bench(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""), words)
         return [json.loads(line, parse_constant=no_constant) for line in done.stdout.splitlines()]
 
+    def test_rates_are_of_gpus(self):
+        done = subprocess.run([TOOL, "tune", "--device"], capture_output=True, text=True,
+                              timeout=120, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("imbrex tune: cpu:0 has no rates: what CPU ranks take is chosen by rules",
+                      done.stderr)
+        done = subprocess.run([TOOL, "tune"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("imbrex tune: what is to be tuned? --device", done.stderr)
+
     def test_gemm_is_one_product(self):
         parsed, candidates = self.result("gemm", "--m", "40", "--n", "24", "--k", "16")
         self.assertEqual((parsed["op"], parsed["ranks"], parsed["clock"]), ("gemm", 1, "host"))

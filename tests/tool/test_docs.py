@@ -22,12 +22,12 @@ GUIDE = ["README.md", "docs/install.md", "docs/first_layer.md", "docs/python.md"
 BLOCK = re.compile(r"(?:`([\w./]+\.\w+)`:\n\n)?^```(\w+)\n(.*?)^```$", re.M | re.S)
 COMPILE = {"c": ("cc", "-std=c11", "-x", "c"), "cpp": ("c++", "-x", "c++")}
 RUN = {"python", *COMPILE}
-COMMANDS = "run", "mlp", "decode", "bench", "compile", "info", "doctor"
+COMMANDS = "run", "mlp", "decode", "bench", "tune", "compile", "info", "doctor"
 COMMAND = r"imbrex (%s)\b" % "|".join(COMMANDS)
 OPTION = r"(?<![\w-])--([a-z][\w-]*)"
 OTHERS = {"quick", "gpu", "browser",  # script/test
           "threads", "device",  # examples
-          "csv", "seconds", "strict", "ops", "no-compile",  # bench/peers
+          "csv", "seconds", "strict", "ops", "no-compile", "parts",  # bench/peers
           "cost",  # test_gpu_device
           "oversubscribe", "allow-run-as-root", "bind-to", "mca", "gpus", "ipc"}  # mpirun, docker
 HAVE = {"cpp": shutil.which("c++"), "numpy": importlib.util.find_spec("numpy"),

@@ -15,17 +15,17 @@ enum { SMS = 132 };
 static const imx_rates_device h200 = { "NVIDIA H200", 90, SMS, 1980, 4917, true };
 static const imx_rates_device a100 = { "NVIDIA A100-SXM4-80GB", 80, 108, 1410, 2039, true };
 
-static imbrex_status parse(const char *text, imx_rates *rates, bool *found)
+static imbrex_status parse(const char *text, imx_rates *rates, uint32_t *given)
 {
-    return imx_rates_parse(text, "FILE", "This GPU", rates, found);
+    return imx_rates_parse(text, "FILE", "This GPU", rates, given);
 }
 
 static void says(const char *text, const char *sentence)
 {
     imx_rates rates = { 0 };
-    bool found;
+    uint32_t given;
     imx_status_enter("test");
-    assert_int_equal(parse(text, &rates, &found), IMBREX_INVALID);
+    assert_int_equal(parse(text, &rates, &given), IMBREX_INVALID);
     if (!strstr(imbrex_error(), sentence))
         fail_msg("'%s' gives: %s", text, imbrex_error());
 }
@@ -57,18 +57,19 @@ static void rows_are_of_their_devices(void **state)
 {
     (void)state;
     imx_rates rates = { .copy = 7 };
-    bool found = false;
+    uint32_t given = 0;
     assert_int_equal(parse("device Another\nstore 1\n\n"
                            "device One\ndevice This GPU # two of a kind\n"
                            "  store\t350.5 # GB/s\r\nsignal_us 2.2\n"
                            "device Another\nstore 2\ncopy 3",
-                           &rates, &found),
+                           &rates, &given),
                      IMBREX_OK);
-    assert_true(found && rates.store == 350.5e3 && rates.signal_us == 2.2 && rates.copy == 7);
-    assert_int_equal(parse("device Another\nstore 1\n", &rates, &found), IMBREX_OK);
-    assert_false(found);
-    assert_int_equal(parse("", &rates, &found), IMBREX_OK);
-    assert_false(found);
+    assert_true(given == (1u << IMX_RATES_AT_store | 1u << IMX_RATES_AT_signal_us));
+    assert_true(rates.store == 350.5e3 && rates.signal_us == 2.2 && rates.copy == 7);
+    assert_int_equal(parse("device Another\nstore 1\n", &rates, &given), IMBREX_OK);
+    assert_int_equal(given, 0);
+    assert_int_equal(parse("", &rates, &given), IMBREX_OK);
+    assert_int_equal(given, 0);
 }
 
 /* What a built-in table leaves out would be 0. */
