@@ -135,6 +135,7 @@ static imbrex_status time_product(tuning *t, const imbrex_gemm_desc *desc, imbre
         status = failure_drain(status, t->alone, NULL);
     if (status == IMBREX_OK)
         status = time_call(t, t->alone, &product, false, us);
+    status = failure_drain(status, t->alone, cuda_timer_stream(t->timer));
     imbrex_mem_free(t->alone, room);
     return status;
 }
