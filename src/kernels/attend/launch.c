@@ -21,18 +21,15 @@ static size_t room_for(const form *f, size_t bytes)
     return bytes > taken ? (bytes - taken) / f->stage_bytes : 0;
 }
 
-/* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v, and one that adds up where
- * there are registers for it. */
-static form heads_form(const imx_attend_args *args, int arch)
+/* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v. */
+static form heads_form(const imx_attend_args *args)
 {
     enum { FOUR = 4, TOKENS = 16 };
     size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
     int all = args->queries * (args->heads / args->kv_heads);
-    int rows = all <= 8 ? 8 : imx_attend_rows(args);
-    bool adds_beside = rows == 8 && dim <= (arch >= 90 ? 128 : 64);
     return (form){
-        .threads = (FOUR + adds_beside) * 32,
-        .rows = rows,
+        .threads = FOUR * 32,
+        .rows = all <= 8 ? 8 : imx_attend_rows(args),
         .stage_bytes = FOUR * TOKENS * 2 * dim * element,
         .declared = 5 << 10,
     };
@@ -62,7 +59,7 @@ static form choose(const imx_attend_args *args, const imx_cuda_target *target)
     bool eight = args->cache == IMBREX_E4M3 && !mla && target->arch >= 90; /* who can widen them */
     if (args->dtype == IMBREX_F32 || (args->cache != args->dtype && !eight))
         return f;
-    form tensor = mla ? mla_form(args) : heads_form(args, target->arch);
+    form tensor = mla ? mla_form(args) : heads_form(args);
     size_t half = (target->shared_bytes_most + BLOCK_BYTES) / 2 - BLOCK_BYTES;
     size_t stages = room_for(&tensor, half), most = STAGES_MOST;
     tensor.beside = !mla && stages >= STAGES_LEAST ? 2 : 1;

@@ -19,55 +19,26 @@
 #include "sm80_tokens.cuh"
 
 enum {
-    HAS_ADDER = WARPS == FOUR + 1,
     EIGHTS = IMX_ROWS / 8,                                            /* of rows */
     RING_BYTES = IMX_STAGES * STAGE_BYTES,                            /* of a warp */
     SIXTEENS = IMX_DIM / 16,                                          /* of v's numbers */
     KEEPS_Q = IMX_DIM * EIGHTS <= (__CUDA_ARCH__ >= 900 ? 256 : 128), /* in registers, */
     EARLY_Q = IMX_DIM * EIGHTS <= 128, /* the next split's beside the sums of the one before */
     ROOM = LANES,                      /* for splits that have ended and are not counted */
-    LAST = FOUR - 1,
     /* Rows whose sums a warp leaves at once: a tile has room for so many. */
     ROWS_LEFT = STAGE_BYTES / (IMX_DIM * 4) < IMX_ROWS ? STAGE_BYTES / (IMX_DIM * 4) : IMX_ROWS
 };
-static_assert(WARPS == FOUR + HAS_ADDER && EIGHTS * 8 == IMX_ROWS && EIGHTS <= 2 &&
-                  IMX_DIM == IMX_VALUES && ROWS_LEFT % 8 == 0,
+static_assert(WARPS == 4 && EIGHTS * 8 == IMX_ROWS && EIGHTS <= 2 && IMX_DIM == IMX_VALUES &&
+                  ROWS_LEFT % 8 == 0,
               "rows are of whole fragments");
 
 /* What warps tell each other. */
 struct heads_room {
-    int from[FOUR][IMX_ROWS], to[FOUR][IMX_ROWS]; /* tokens that a row sees, by each for itself */
-    float2 weights[FOUR][IMX_ROWS];               /* largest score, sum of weights */
-    work ended[ROOM]; /* splits that this block has ended, number i at i % ROOM, */
-    uint32_t count;   /* so many, */
-    uint32_t added;   /* of which so many are counted, and added up where they were the last */
-    uint32_t last;    /* of those that were not by the block's end: bit i is the i-th of them */
+    int from[WARPS][IMX_ROWS], to[WARPS][IMX_ROWS]; /* tokens that a row sees, by each for itself */
+    float2 weights[WARPS][IMX_ROWS];                /* largest score, sum of weights */
+    work ended[ROOM];                               /* splits that are not counted yet */
+    uint32_t last; /* bit i: split i of those was its sequence's last, for that head and piece */
 };
-
-/* A word of that room, which another warp writes: what it did before comes before what lanes do
- * from here on. */
-ATTEND_FN uint32_t look_at(const uint32_t *word)
-{
-    uint32_t value = *(const volatile uint32_t *)word;
-    __threadfence_block();
-    return __shfl_sync(ALL, value, 0);
-}
-
-/* A warp writes it. */
-ATTEND_FN void tell(uint32_t *word, uint32_t value)
-{
-    __threadfence_block();
-    __syncwarp();
-    if (threadIdx.x % LANES == 0)
-        *(volatile uint32_t *)word = value;
-    __syncwarp();
-}
-
-/* The four's barrier. */
-ATTEND_FN void meet(void)
-{
-    asm volatile("bar.sync 1, %0;" : : "n"(FOUR * LANES) : "memory");
-}
 
 /* ---- q --------------------------------------------------------------------------------------- */
 
@@ -325,23 +296,23 @@ ATTEND_FN void leave(const lane_sums &s, int first, float *sums, heads_room *roo
     }
 }
 
-/* The four: what they have left of those rows, in their order, to the split's part. */
+/* What the four have left of those rows, in the warps' order, to the split's part. */
 ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, float *sums,
                         const heads_room *room)
 {
     const int fours = IMX_DIM / 4; /* of a row */
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < ROWS_LEFT * fours; i += FOUR * LANES) {
+    for (int i = (int)threadIdx.x; i < ROWS_LEFT * fours; i += WARPS * LANES) {
         int row = first + i / fours, value = i % fours * 4;
         float most = NONE, sum = 0;
         float4 all = make_float4(0, 0, 0, 0);
         if (row >= rows_of(x, w))
             continue;
 #pragma unroll
-        for (int j = 0; j < FOUR; j++)
+        for (int j = 0; j < WARPS; j++)
             most = fmaxf(most, room->weights[j][row].x);
 #pragma unroll
-        for (int j = 0; j < FOUR; j++) {
+        for (int j = 0; j < WARPS; j++) {
             float2 one = room->weights[j][row];
             float by = weight(one.x, most);
             float4 of = *(const float4 *)left_at(sums + j * (RING_BYTES / 4), row, value);
@@ -358,48 +329,8 @@ ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, floa
     }
 }
 
-/* A warp: counts those of numbers [from, upto).  Bit i: number from + i was the last one of its
- * sequence, for that head and piece. */
-ATTEND_FN uint32_t count_ended(const imx_attend_args &x, const heads_room *room, uint32_t from,
-                               uint32_t upto)
-{
-    uint32_t own = threadIdx.x % LANES;
-    bool last = own < upto - from && has_ended(x, room->ended[(from + own) % ROOM]);
-    uint32_t all = __ballot_sync(ALL, last);
-    __syncwarp();
-    return all;
-}
-
-/* A warp alone: counts what has ended, below number `upto`, and adds up what is complete then. */
-ATTEND_FN void add_next(const imx_attend_args &x, heads_room *room, uint32_t upto)
-{
-    uint32_t next = room->added, last = count_ended(x, room, next, upto);
-    for (; last; last &= last - 1) {
-        const work w = room->ended[(next + (uint32_t)__ffs((int)last) - 1) % ROOM];
-#pragma unroll 1
-        for (int row = 0; row < rows_of(x, w); row++)
-            add_row(x, w, row);
-    }
-    tell(&room->added, upto);
-}
-
-/* The last of the four, when all have stored. */
-ATTEND_FN void note_split(const imx_attend_args &x, const work &w, heads_room *room)
-{
-    uint32_t count = room->count;
-    while (count - look_at(&room->added) == ROOM) {
-        if (HAS_ADDER)
-            __nanosleep(100);
-        else
-            add_next(x, room, count);
-    }
-    if (threadIdx.x % LANES == 0)
-        room->ended[count % ROOM] = w;
-    tell(&room->count, count + 1);
-}
-
-/* The four, when they have weighed their tokens of w; free: the first warp's tile that is to be
- * loaded next. */
+/* When the four have weighed their tokens of w; free: the first warp's tile that is to be loaded
+ * next. */
 ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, float *free,
                          heads_room *room)
 {
@@ -408,45 +339,29 @@ ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own
 #pragma unroll
     for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
         if (first)
-            meet();
+            __syncthreads();
         leave(*own, first, free + warp * (RING_BYTES / 4), room);
-        meet();
+        __syncthreads();
         put_sums(x, w, first, free, room);
     }
-    meet();
-    if (warp == LAST)
-        note_split(x, w, room);
+    __syncthreads();
 }
 
 /* ---- over splits ----------------------------------------------------------------------------- */
 
-/* The warp behind the four: what they end, but for the last of so many items, which is left to
- * all. */
-ATTEND_FN void add_beside(const imx_attend_args &x, int count, heads_room *room)
+/* The four: counts so many that have ended, and adds up what is complete. */
+ATTEND_FN void add_ended(const imx_attend_args &x, heads_room *room, int count)
 {
-    while ((int)room->added + 1 < count) {
-        uint32_t ended = look_at(&room->count);
-        ended = (int)ended < count ? ended : (uint32_t)count - 1;
-        if (ended == room->added)
-            __nanosleep(200);
-        else
-            add_next(x, room, ended);
-    }
-}
-
-/* All threads, when the block's items are done: the others. */
-ATTEND_FN void add_rest(const imx_attend_args &x, heads_room *room)
-{
-    int warp = (int)threadIdx.x / LANES;
-    uint32_t next = room->added;
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    __syncthreads();
     if (warp == 0) {
-        uint32_t last = count_ended(x, room, next, room->count);
-        if (threadIdx.x == 0)
+        uint32_t last = __ballot_sync(ALL, lane < count && has_ended(x, room->ended[lane]));
+        if (lane == 0)
             room->last = last;
     }
     __syncthreads();
     for (uint32_t last = room->last; last; last &= last - 1) {
-        const work w = room->ended[(next + (uint32_t)__ffs((int)last) - 1) % ROOM];
+        const work w = room->ended[__ffs((int)last) - 1];
         for (int row = warp; row < rows_of(x, w); row += WARPS)
             add_row(x, w, row);
     }
@@ -473,10 +388,11 @@ ATTEND_FN void begin_split(const imx_attend_args &x, const items &all, int item,
     }
 }
 
-/* The four: its splits. */
-ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watch, const items &all,
-                             heads_room *room)
+/* A block's items of a chunk. */
+ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
 {
+    __shared__ heads_room room;
+    int count = 0; /* of room.ended */
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
     char *rings = (char *)imx_attend_shared;
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(rings) + warp * RING_BYTES;
@@ -501,7 +417,7 @@ ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watc
     while (item < all.end) {
         lane_sums own = {};
         if (lane < IMX_ROWS)
-            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
+            look(x, w, lane, &room.from[warp][lane], &room.to[warp][lane]);
 #pragma unroll
         for (int i = 0; i < 2 * EIGHTS; i++)
             own.most[i / 2][i % 2] = NONE;
@@ -512,7 +428,7 @@ ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watc
             uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
             float score[EIGHTS][4] = {};
             multiply_k(tile, q, kept, score);
-            see(x, room, scale, first, all_see && first + TOKENS <= w.end, score);
+            see(x, &room, scale, first, all_see && first + TOKENS <= w.end, score);
             weigh(&own, score);
             multiply_v(tile + HALF_BYTES, score, &own);
             stage = after(stage);
@@ -522,26 +438,17 @@ ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watc
         item += (int)gridDim.x;
         if (EARLY_Q && item < all.end)
             begin_split(x, all, item, &w, &q, kept);
-        end_split(x, ended, &own, (float *)(rings + into * STAGE_BYTES), room);
+        end_split(x, ended, &own, (float *)(rings + into * STAGE_BYTES), &room);
+        if (threadIdx.x == 0)
+            room.ended[count] = ended;
+        if (++count == ROOM) {
+            add_ended(x, &room, count);
+            count = 0;
+        }
         if (!EARLY_Q && item < all.end)
             begin_split(x, all, item, &w, &q, kept);
     }
-}
-
-/* All threads: a block's items of a chunk. */
-ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
-{
-    __shared__ heads_room room;
-    int warp = (int)threadIdx.x / LANES;
-    if (threadIdx.x == 0)
-        room.count = room.added = 0;
-    __syncthreads();
-    if (warp < FOUR)
-        attend_splits(x, watch, all, &room);
-    else
-        add_beside(x, count_of(all), &room);
-    __syncthreads();
-    add_rest(x, &room);
+    add_ended(x, &room, count);
 }
 
 #endif /* IMX_ATTEND_SM80_TENSOR_CUH */

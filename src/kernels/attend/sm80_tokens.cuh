@@ -7,8 +7,7 @@
 
 enum {
     TOKENS = 16, /* of a warp's tile */
-    FOUR = 4,    /* warps that attend */
-    STEP = TOKENS * FOUR,
+    STEP = TOKENS * WARPS,
     HALF_BYTES = TOKENS * ROW_BYTES, /* k, or v */
     STAGE_BYTES = 2 * HALF_BYTES
 };

@@ -30,12 +30,6 @@ struct items {
     const int *upto;      /* count_splits */
 };
 
-ATTEND_FN int count_of(const items &all)
-{
-    int left = all.end - all.next, blocks = (int)gridDim.x;
-    return left > 0 ? (left + blocks - 1) / blocks : 0;
-}
-
 /* ---- lengths --------------------------------------------------------------------------------- */
 
 static __device__ __noinline__ void complain(const imx_attend_args &x, const imbrexd_watch &watch,
