@@ -7,7 +7,7 @@
 enum { SMS = 132 };
 
 /* On so many multiprocessors tiles have rows of several ranks, which come chunk by chunk: of two
- * ranks all but the third, of four all but the last. */
+ * ranks all but the second, of four all but the last. */
 static const op_case spanning_ones[] = {
     { .op = "ag_gemm", .m = 2096, .n = 6144, .k = 3080, .gathered = 1, .whole = 1 },
     { .op = "ag_gemm",
@@ -17,7 +17,13 @@ static const op_case spanning_ones[] = {
       .dtype = IMBREX_F16,
       .bias = 1,
       .whole = 1 },
-    { .op = "ag_gemm", .m = 2096, .n = 8184, .k = 2056, .layout = IMBREX_KN, .whole = 1 },
+    { .op = "ag_gemm",
+      .m = 2096,
+      .n = 6144,
+      .k = 3080,
+      .dtype = IMBREX_F16,
+      .layout = IMBREX_KN,
+      .whole = 1 },
     { .op = "ag_gemm", .m = 1540, .n = 8184, .k = 2056, .bias = 1, .whole = 1 },
 };
 
