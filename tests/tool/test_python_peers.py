@@ -216,5 +216,33 @@ class DecodePeers(unittest.TestCase):
         self.assertEqual([line[0] for line in lines[1:]], ["~", "!"])
 
 
+class ScaledPeers(unittest.TestCase):
+    """bench/peers/scaled_peers.py likewise."""
+
+    def setUp(self):
+        self.peers, self.environment = without_torch("scaled_peers")
+
+    def test_options(self):
+        self.assertEqual(self.environment["NVSHMEM_DISABLE_NVLS"], "1")
+        self.assertEqual(self.peers.options_of(["--scaling", "block"]).scaling, "block")
+        for words, want in ((["--ops", "mlp"], "want gemm, ag_gemm, gemm_rs"),
+                            (["--scaling", "tensor"], "want row, block")):
+            with contextlib.redirect_stderr(io.StringIO()) as said, \
+                    self.assertRaises(SystemExit):
+                self.peers.options_of(words)
+            self.assertIn(want, said.getvalue())
+
+    def test_table(self):
+        row = {"op": "gemm", "m": 64, "n": 7168, "k": 8192, "scaling": "row",
+               "us": {"cublas": 20, "imbrex": 15}, "eager": [], "wrong": ["imbrex"]}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.peers.table([row])
+        lines = out.getvalue().splitlines()
+        self.assertEqual(lines[0].split()[-6:], ["cublas", "20.0", "(1.000)", "imbrex", "15.0",
+                                                 "(0.750)!"])
+        self.assertEqual(lines[1][0], "!")
+
+
 if __name__ == "__main__":
     unittest.main()
