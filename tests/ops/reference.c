@@ -167,14 +167,6 @@ int input_bias(const op_case *c, int r)
     return INPUT_BIAS + (sums_all(c) ? 0 : r);
 }
 
-static int owner(int64_t m, int ranks, int64_t row)
-{
-    int r = 0;
-    while (row >= rank_row(m, ranks, r + 1))
-        r++;
-    return r;
-}
-
 static double epsilon(imbrex_dtype dtype)
 {
     return dtype == IMBREX_F32 ? 0x1p-23 : dtype == IMBREX_F16 ? 0x1p-10 : 0x1p-7;
@@ -194,87 +186,92 @@ static void fill_b(const op_case *c, int r, double *b)
     }
 }
 
-/* Row `row` of rank r's a times b, as one part. */
-static void add_product(const op_case *c, int r, int64_t row, const double *b, double *part,
-                        const elements *x, int64_t at)
+enum { TOGETHER = 8 }; /* rows, for which b is read once */
+
+/* Rows of rank r's a times b, at most TOGETHER of them: the parts of a sum. */
+static void make_parts(const op_case *c, int r, int64_t row, int64_t rows, const double *b,
+                       double *parts, double *magnitudes)
 {
-    double *magnitude = x->magnitude + at;
-    memset(part, 0, (size_t)c->n * sizeof *part);
+    memset(parts, 0, (size_t)(rows * c->n) * sizeof *parts);
     for (int64_t i = 0; i < c->k; i++) {
-        double a = input_value(c->dtype, r, row * c->k + i);
-        for (int64_t col = 0; col < c->n; col++) {
-            double term = a * b[i * c->n + col];
-            part[col] += term;
-            magnitude[col] += fabs(term);
+        for (int64_t q = 0; q < rows; q++) {
+            double a = input_value(c->dtype, r, (row + q) * c->k + i);
+            double *part = parts + q * c->n, *magnitude = magnitudes + q * c->n;
+            for (int64_t col = 0; col < c->n; col++) {
+                double term = a * b[i * c->n + col];
+                part[col] += term;
+                magnitude[col] += fabs(term);
+            }
         }
     }
 }
 
-static void add_part(const op_case *c, const double *part, const elements *x, int64_t at)
+/* The same of any number of rows, added to those of c from element `at` on.  sums: other ranks'
+ * parts come to them. */
+static void add_products(const op_case *c, int r, int64_t row, int64_t rows, const double *b,
+                         double *parts, const elements *x, int64_t at, bool sums)
 {
-    for (int64_t col = 0; col < c->n; col++) {
-        x->value[at + col] += part[col];
-        x->partials[at + col] += fabs(part[col]);
+    for (int64_t done = 0; done < rows; done += TOGETHER, at += TOGETHER * c->n) {
+        int64_t some = rows - done < TOGETHER ? rows - done : TOGETHER;
+        make_parts(c, r, row + done, some, b, parts, x->magnitude + at);
+        for (int64_t i = 0; i < some * c->n; i++) {
+            x->value[at + i] += parts[i];
+            x->partials[at + i] += sums ? fabs(parts[i]) : 0;
+        }
     }
 }
 
 /* Of rank r alone. */
-static void multiply(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+static void multiply(const op_case *c, int64_t m, int ranks, int r, double *b, double *parts,
                      const elements *x)
 {
     (void)ranks;
     fill_b(c, r, b);
-    for (int64_t row = 0; row < m; row++) {
-        add_product(c, r, row, b, part, x, row * c->n);
-        for (int64_t col = 0; col < c->n; col++)
-            x->value[row * c->n + col] += part[col];
-    }
+    add_products(c, r, 0, m, b, parts, x, 0, false);
 }
 
-static void gather(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+static void gather(const op_case *c, int64_t m, int ranks, int r, double *b, double *parts,
                    const elements *x)
 {
     bool multiplies = strcmp(c->op, "ag_gemm") == 0;
     if (multiplies)
         fill_b(c, r, b);
-    for (int64_t row = 0; row < m; row++) {
-        int from = owner(m, ranks, row);
-        int64_t theirs = row - rank_row(m, ranks, from), at = row * c->n;
+    for (int from = 0; from < ranks; from++) {
+        int64_t first = rank_row(m, ranks, from), rows = rank_row(m, ranks, from + 1) - first;
         if (multiplies)
-            add_product(c, from, theirs, b, part, x, at);
-        for (int64_t col = 0; col < c->n; col++)
-            x->value[at + col] +=
-                multiplies ? part[col] : input_value(c->dtype, from, theirs * c->n + col);
+            add_products(c, from, 0, rows, b, parts, x, first * c->n, false);
+        for (int64_t i = 0; i < rows * c->n && !multiplies; i++)
+            x->value[first * c->n + i] += input_value(c->dtype, from, i);
     }
 }
 
 /* The blocks of all ranks for rank r. */
-static void exchange(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+static void exchange(const op_case *c, int64_t m, int ranks, int r, double *b, double *parts,
                      const elements *x)
 {
     int64_t first = rank_row(m, ranks, r) * c->n, count = rank_row(m, ranks, r + 1) * c->n - first;
     (void)b;
-    (void)part;
+    (void)parts;
     for (int q = 0; q < ranks; q++)
         for (int64_t i = 0; i < count; i++)
             x->value[q * count + i] = input_value(c->dtype, q, first + i);
 }
 
-static void scatter(const op_case *c, int64_t m, int ranks, int r, double *b, double *part,
+static void scatter(const op_case *c, int64_t m, int ranks, int r, double *b, double *parts,
                     const elements *x)
 {
     bool multiplies = strstr(c->op, "gemm") != NULL, all = sums_all(c);
     int64_t first = all ? 0 : rank_row(m, ranks, r);
     int64_t rows = (all ? m : rank_row(m, ranks, r + 1)) - first;
     for (int q = 0; q < ranks; q++) {
-        if (multiplies)
+        if (multiplies) {
             fill_b(c, q, b);
-        for (int64_t row = 0; row < rows; row++) {
-            if (multiplies)
-                add_product(c, q, first + row, b, part, x, row * c->n);
-            for (int64_t col = 0; col < c->n && !multiplies; col++)
-                part[col] = input_value(c->dtype, q, (first + row) * c->n + col);
-            add_part(c, part, x, row * c->n);
+            add_products(c, q, first, rows, b, parts, x, 0, true);
+        }
+        for (int64_t i = 0; i < rows * c->n && !multiplies; i++) {
+            double part = input_value(c->dtype, q, first * c->n + i);
+            x->value[i] += part;
+            x->partials[i] += fabs(part);
         }
     }
 }
@@ -306,11 +303,11 @@ typedef struct expected {
 
 static expected expect(const op_case *c, int64_t m, int ranks, int r, int64_t count)
 {
-    double *room = calloc((size_t)(3 * count + (c->k + 1) * c->n) + 1, sizeof *room);
+    double *room = calloc((size_t)(3 * count + (c->k + TOGETHER) * c->n) + 1, sizeof *room);
     if (!room)
         abort();
     elements x = { room, room + count, room + 2 * count };
-    double *part = room + 3 * count, *b = part + c->n;
+    double *parts = room + 3 * count, *b = parts + TOGETHER * c->n;
     int64_t first = adds_up(c) && !sums_all(c) ? rank_row(m, ranks, r) * c->n : 0;
     for (int64_t i = 0; c->bias && i < count; i++) {
         x.value[i] = input_value(c->dtype, input_bias(c, r), i % c->n);
@@ -325,7 +322,7 @@ static expected expect(const op_case *c, int64_t m, int ranks, int r, int64_t co
      : strcmp(c->op, "gemm") == 0     ? multiply
      : strcmp(c->op, "ag_gemm") == 0 || strcmp(c->op, "all_gather") == 0
          ? gather
-         : scatter)(c, m, ranks, r, b, part, &x);
+         : scatter)(c, m, ranks, r, b, parts, &x);
     return (expected){ .room = room, .x = x };
 }
 
