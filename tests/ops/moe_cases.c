@@ -18,6 +18,21 @@ static double value(const moe_case *c, int input, int64_t i)
     return input == WEIGHT || c->real ? x : rint(x);
 }
 
+/* For a table, since each number of an input is in many products. */
+static double *room_of(int64_t count)
+{
+    double *room = malloc(((size_t)count + 1) * sizeof *room);
+    if (!room)
+        abort();
+    return room;
+}
+
+static void fill(const moe_case *c, int input, int64_t first, double *to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = value(c, input, first + i);
+}
+
 static int32_t id_of(const moe_case *c, int64_t pair)
 {
     double x = input_value(IMBREX_F32, 100 * IDS, pair) + 2; /* from 0 to 4 */
@@ -43,10 +58,10 @@ static bool is_whole(const moe_bench *b)
     return b->c->desc.parallel == IMBREX_EXPERTS_WHOLE;
 }
 
-/* Weights of expert e, column and k as all ranks count them. */
-static double weight_of(const moe_bench *b, int64_t e, int64_t col, int64_t k, int64_t all_k)
+/* Where in B the weights of expert e and a column are, as all ranks count them. */
+static int64_t weights_at(int64_t e, int64_t col, int64_t all_k)
 {
-    return value(b->c, B, (e * 512 + col) * all_k + k);
+    return (e * 512 + col) * all_k;
 }
 
 static void fill_b(const moe_bench *b, void *to, bool scatters)
@@ -57,9 +72,9 @@ static void fill_b(const moe_bench *b, void *to, bool scatters)
         int64_t e = i / (d->n * d->k), at = i % (d->n * d->k);
         int64_t col = d->layout == IMBREX_NK ? at / d->k : at % d->n;
         int64_t k = d->layout == IMBREX_NK ? at % d->k : at / d->n;
-        double x = scatters ? weight_of(b, b->first + e, col, parts * d->k + k, all_k)
-                            : weight_of(b, b->first + e, parts * d->n + col, k, d->k);
-        element_set(d->dtype, to, i, x);
+        int64_t from = scatters ? weights_at(b->first + e, col, all_k) + parts * d->k
+                                : weights_at(b->first + e, parts * d->n + col, d->k);
+        element_set(d->dtype, to, i, value(b->c, B, from + k));
     }
 }
 
@@ -166,30 +181,59 @@ static double rounded(const moe_case *c, double x)
     return element_get(c->desc.dtype, element, 0);
 }
 
-int moe_check_products(const moe_bench *b)
+/* Row `row` of c, of a token's a and the weights of its expert. */
+static int check_row(const moe_bench *b, int64_t row, const double *a, const double *weights)
 {
     const imbrex_moe_desc *d = &b->c->desc;
-    int64_t part = is_whole(b) ? 0 : b->rank;
-    for (int64_t i = 0; i < b->capacity * d->n; i++) {
-        int64_t pair = b->routing.row_pair[i / d->n], col = part * d->n + i % d->n;
-        double have = element_get(d->dtype, b->out, i), want = 0, size = 0;
-        if (pair < 0) {
-            RANK_CHECK(isnan(have), "a row between experts was written");
-            continue;
-        }
+    for (int64_t col = 0; col < d->n; col++) {
+        const double *of_col = weights + col * d->k;
+        double have = element_get(d->dtype, b->out, row * d->n + col), want = 0, size = 0;
         for (int64_t k = 0; k < d->k; k++) {
-            double term = value(b->c, A, pair / d->top_k * d->k + k) *
-                          weight_of(b, id_of(b->c, pair), col, k, d->k);
+            double term = a[k] * of_col[k];
             want += term;
             size += fabs(term);
         }
         if (b->c->real)
-            RANK_CHECK(fabs(have - want) <= 1e-6 * size + fabs(want) / 128, "c[%d] is %g, not %g",
-                       (int)i, have, want);
+            RANK_CHECK(fabs(have - want) <= 1e-6 * size + fabs(want) / 128,
+                       "c[%d, %d] is %g, not %g", (int)row, (int)col, have, want);
         else
-            RANK_CHECK(have == rounded(b->c, want), "c[%d] of pair %d is %g, not %g", (int)i,
-                       (int)pair, have, rounded(b->c, want));
+            RANK_CHECK(have == rounded(b->c, want), "c[%d, %d] of pair %d is %g, not %g", (int)row,
+                       (int)col, (int)b->routing.row_pair[row], have, rounded(b->c, want));
     }
+    return 0;
+}
+
+static int check_rows(const moe_bench *b, double *a, double *weights)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    int64_t part = is_whole(b) ? 0 : b->rank, of = -1; /* whose weights these are */
+    for (int64_t row = 0; row < b->capacity; row++) {
+        int64_t pair = b->routing.row_pair[row];
+        for (int64_t col = 0; col < d->n && pair < 0; col++)
+            RANK_CHECK(isnan(element_get(d->dtype, b->out, row * d->n + col)),
+                       "a row between experts was written");
+        if (pair < 0)
+            continue;
+        if (of != id_of(b->c, pair)) {
+            of = id_of(b->c, pair);
+            fill(b->c, B, weights_at(of, part * d->n, d->k), weights, d->n * d->k);
+        }
+        fill(b->c, A, pair / d->top_k * d->k, a, d->k);
+        if (check_row(b, row, a, weights))
+            return 1;
+    }
+    return 0;
+}
+
+int moe_check_products(const moe_bench *b)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    double *a = room_of(d->k), *weights = room_of(d->n * d->k);
+    int failed = check_rows(b, a, weights);
+    free(a);
+    free(weights);
+    if (failed)
+        return failed;
     for (int64_t i = 0; i < b->m * d->k && b->c->gathered; i++)
         RANK_CHECK(element_get(d->dtype, b->gathered, i) == value(b->c, A, i), "gathered[%d]",
                    (int)i);
@@ -208,20 +252,39 @@ static int holder(const moe_bench *b, int e)
     return r;
 }
 
-/* What rank r sends of an element of a token; false: it has nothing of it. */
-static bool part_of(const moe_bench *b, int r, int64_t token, int64_t col, float *part)
+/* Of all ranks: the rows of own pairs, and each expert's weights [n, all_k]. */
+typedef struct operands {
+    double *rows, *weights;
+    int64_t all_k;
+} operands;
+
+static operands take_operands(const moe_bench *b)
 {
     const imbrex_moe_desc *d = &b->c->desc;
-    int64_t parts = is_whole(b) ? 1 : b->ranks, from = is_whole(b) ? 0 : r * d->k;
+    int64_t all_k = d->k * (is_whole(b) ? 1 : b->ranks), pairs = b->own * d->top_k;
+    operands x = { room_of(pairs * all_k), room_of(d->experts * d->n * all_k), all_k };
+    fill(b->c, ROW, b->own_first * d->top_k * all_k, x.rows, pairs * all_k);
+    for (int64_t e = 0; e < d->experts; e++)
+        fill(b->c, B, weights_at(e, 0, all_k), x.weights + e * d->n * all_k, d->n * all_k);
+    return x;
+}
+
+/* What rank r sends of an element of a token; false: it has nothing of it. */
+static bool part_of(const moe_bench *b, const operands *x, int r, int64_t token, int64_t col,
+                    float *part)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    int64_t from = is_whole(b) ? 0 : r * d->k;
     bool any = false;
     for (int64_t pair = token * d->top_k; pair < (token + 1) * d->top_k; pair++) {
         int32_t id = id_of(b->c, pair);
         if (id < 0 || id >= d->experts || (is_whole(b) && holder(b, id) != r))
             continue;
+        const double *row = x->rows + (pair - b->own_first * d->top_k) * x->all_k;
+        const double *weights = x->weights + (id * d->n + col) * x->all_k;
         double product = 0;
         for (int64_t k = from; k < from + d->k; k++)
-            product +=
-                value(b->c, ROW, pair * d->k * parts + k) * weight_of(b, id, col, k, d->k * parts);
+            product += row[k] * weights[k];
         volatile float term = (b->c->weights ? (float)value(b->c, WEIGHT, pair) : 1.0f) *
                               (float)rounded(b->c, product);
         *part = any ? *part + term : term;
@@ -232,12 +295,13 @@ static bool part_of(const moe_bench *b, int r, int64_t token, int64_t col, float
 }
 
 /* What the ranks of a node send of it together; where there is one node it is not rounded. */
-static bool node_part_of(const moe_bench *b, int first, int64_t token, int64_t col, float *sum)
+static bool node_part_of(const moe_bench *b, const operands *x, int first, int64_t token,
+                         int64_t col, float *sum)
 {
     float part;
     bool any = false;
     for (int r = first; r < first + b->node_ranks; r++) {
-        if (!part_of(b, r, token, col, &part))
+        if (!part_of(b, x, r, token, col, &part))
             continue;
         *sum = any ? *sum + part : part;
         any = true;
@@ -247,7 +311,7 @@ static bool node_part_of(const moe_bench *b, int first, int64_t token, int64_t c
     return any;
 }
 
-static int check_sums(const moe_bench *b)
+static int check_elements(const moe_bench *b, const operands *x)
 {
     const imbrex_moe_desc *d = &b->c->desc;
     for (int64_t i = 0; i < b->own * d->n; i++) {
@@ -255,7 +319,7 @@ static int check_sums(const moe_bench *b)
         float sum = 0, part;
         bool any = false;
         for (int first = 0; first < b->ranks; first += b->node_ranks) {
-            if (!node_part_of(b, first, token, col, &part))
+            if (!node_part_of(b, x, first, token, col, &part))
                 continue;
             sum = any ? sum + part : part;
             any = true;
@@ -268,9 +332,19 @@ static int check_sums(const moe_bench *b)
         RANK_CHECK(have == want, "c[%d] of token %d is %.9g, not %.9g", (int)i, (int)token, have,
                    want);
     }
-    RANK_CHECK(lent_is_intact(b->sum, b->own * d->n, element_bytes(d->dtype)),
-               "something was written behind c");
     return 0;
+}
+
+static int check_sums(const moe_bench *b)
+{
+    const imbrex_moe_desc *d = &b->c->desc;
+    operands x = take_operands(b);
+    int failed = check_elements(b, &x);
+    free(x.rows);
+    free(x.weights);
+    RANK_CHECK(failed || lent_is_intact(b->sum, b->own * d->n, element_bytes(d->dtype)),
+               "something was written behind c");
+    return failed;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
