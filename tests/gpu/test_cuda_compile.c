@@ -442,7 +442,7 @@ static void sums(void **state)
         const int64_t mnk[] = { rows[i].m, rows[i].n, rows[i].k };
         try_gemm(mnk, i % 4 == 2 ? IMBREX_F16 : IMBREX_BF16, IMBREX_NK,
                  IMX_GEMM_SCATTERS | IMX_GEMM_SCATTER_PUSH, 1, 1);
-        if (!strstr(tried, "-DIMX_REDUCE_PUSH ") || !strstr(tried, rows[i].is))
+        if (!strstr(tried, "IMX_EPILOGUE_REDUCE_PUSH ") || !strstr(tried, rows[i].is))
             fail_msg("%d x %d: %s", rows[i].m, rows[i].n, tried);
     }
     ranks = 4;

@@ -46,31 +46,46 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
     return imx_tiling_choose(&input);
 }
 
-/* What the features of a product of this kind may do; what of it they do is seen at each launch, by
- * whether their pointers are set.  The general form knows no slices. */
-static const char *features_of(const imx_gemm_args *args, imx_gemm_form form)
+/* What comes before a product of these features, as policies.h names it.  What of it a run does is
+ * seen at each launch, by whether its pointers are set. */
+static const char *prologue_of(const imx_gemm_args *args, imx_gemm_form form)
 {
-    bool alone = args->schedule.ranks == 1, slices = args->own < 0 && form == IMX_GEMM_SM90;
+    bool all = args->own < 0 && form == IMX_GEMM_SM90; /* rows of all ranks in a tile */
     if (args->features & IMX_GEMM_HOOKS)
-        return " -DIMX_GATHER -DIMX_STORE -DIMX_TEAM -DIMX_HOOKS";
-    if (args->features & IMX_GEMM_SCATTER_PUSH)
-        return " -DIMX_STORE -DIMX_TEAM";
-    if (args->features & IMX_GEMM_REDUCE_PUSH)
-        return args->features & IMX_GEMM_REDUCE_ALL   ? " -DIMX_REDUCE_PUSH -DIMX_REDUCE_ALL"
-               : args->features & IMX_GEMM_REDUCE_FAN ? " -DIMX_REDUCE_PUSH -DIMX_REDUCE_FAN"
-                                                      : " -DIMX_REDUCE_PUSH";
-    if (args->features & IMX_GEMM_REDUCE_PULL)
-        return " -DIMX_REDUCE_PULL -DIMX_TEAM";
+        return "HOOKS";
     if (args->features & IMX_GEMM_SCATTERS)
-        return " -DIMX_POST";
+        return "NONE";
     if (args->features & IMX_GEMM_PUSHES)
-        return slices ? " -DIMX_GATHER -DIMX_SLICES -DIMX_PUSH -DIMX_TEAM"
-                      : " -DIMX_GATHER -DIMX_PUSH -DIMX_TEAM";
+        return !all ? "PUSH" : imx_dtype_eight(args->dtype) ? "PUSH_ALL" : "SLICES";
     if (args->features & IMX_GEMM_FORWARDS)
-        return " -DIMX_GATHER -DIMX_RING -DIMX_TEAM";
-    if (slices)
-        return " -DIMX_GATHER -DIMX_SLICES";
-    return alone && args->own >= 0 ? "" : " -DIMX_GATHER";
+        return "RING";
+    if (all)
+        return "WAIT_ALL";
+    return args->schedule.ranks == 1 && args->own >= 0 ? "NONE" : "WAIT";
+}
+
+/* And what comes behind it. */
+static const char *epilogue_of(const imx_gemm_args *args)
+{
+    if (args->features & IMX_GEMM_HOOKS)
+        return "HOOKS";
+    if (args->features & IMX_GEMM_SCATTER_PUSH)
+        return "SCATTER_PUSH";
+    if (args->features & IMX_GEMM_REDUCE_PUSH)
+        return args->features & IMX_GEMM_REDUCE_ALL   ? "REDUCE_PUSH -DIMX_REDUCE_ALL"
+               : args->features & IMX_GEMM_REDUCE_FAN ? "REDUCE_PUSH -DIMX_REDUCE_FAN"
+                                                      : "REDUCE_PUSH";
+    if (args->features & IMX_GEMM_REDUCE_PULL)
+        return "REDUCE_PULL -DIMX_CHUNK_COLS";
+    return args->features & IMX_GEMM_SCATTERS ? "POST" : "STORE";
+}
+
+/* Both, as options of either form. */
+static void say_policies(const imx_gemm_args *args, imx_gemm_form form, char *text, size_t size)
+{
+    snprintf(text, size, " -DIMX_PROLOGUE=IMX_PROLOGUE_%s -DIMX_EPILOGUE=IMX_EPILOGUE_%s%s",
+             prologue_of(args, form), epilogue_of(args),
+             args->features & IMX_GEMM_HOOKS ? " -DIMX_HOOKS" : "");
 }
 
 /* Own tiles are added to what comes from the peers, by who makes them. */
@@ -131,8 +146,9 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         .kept[B_BOX_ROWS] = (args->layout == IMBREX_KN ? atom(args) : c->tile_n) / c->cluster_m,
         .kept[C_BOX_COLS] = c->turned ? 0 : imx_sm90_tune_piece_cols(c),
     };
-    char ranks[48] = "", of_8bit[64];
+    char ranks[48] = "", of_8bit[64], policies[128];
     say_8bit(args, of_8bit, sizeof of_8bit);
+    say_policies(args, IMX_GEMM_SM90, policies, sizeof policies);
     if (imx_dtype_eight(args->dtype) && args->features & IMX_GEMM_FAST &&
         args->scaling != IMBREX_PER_BLOCK)
         strcat(of_8bit, " -DIMX_FAST");
@@ -141,13 +157,13 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
     else if (folds(args) || (args->schedule.ranks == 1 && !(args->features & IMX_GEMM_HOOKS)))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
-    snprintf(
-        config->options + length, sizeof config->options - (size_t)length,
-        " -DIMX_SHARED_BYTES=%zu%s%s%s%s%s%s%s%s%s", c->shared_bytes, of_8bit,
-        args->out == IMBREX_F16 ? " -DIMX_F16" : "", args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
-        args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "", args->schedule.local ? " -DIMX_NODES" : "",
-        args->schedule.spans ? " -DIMX_SPANS" : "", features_of(args, IMX_GEMM_SM90), ranks,
-        is_listed_once(args, c, config->blocks) ? " -DIMX_LISTED_ONCE" : "");
+    snprintf(config->options + length, sizeof config->options - (size_t)length,
+             " -DIMX_SHARED_BYTES=%zu%s%s%s%s%s%s%s%s%s", c->shared_bytes, of_8bit,
+             args->out == IMBREX_F16 ? " -DIMX_F16" : "",
+             args->layout == IMBREX_KN ? " -DIMX_B_KN" : "",
+             args->schedule.n % 8 ? " -DIMX_C_PLAIN" : "",
+             args->schedule.local ? " -DIMX_NODES" : "", args->schedule.spans ? " -DIMX_SPANS" : "",
+             policies, ranks, is_listed_once(args, c, config->blocks) ? " -DIMX_LISTED_ONCE" : "");
 }
 
 /* Stages of 64 columns of k take half the barriers: for small tiles, and for wide ones where the
@@ -188,15 +204,16 @@ static void config_sm80(const imx_gemm_args *args, const imx_tiling *tiling,
         .shared_bytes = (size_t)(aligned ? stages * stage : 2 * stage + stages * raw),
         .kept[FORM] = IMX_GEMM_SM80,
     };
-    char of_8bit[64];
+    char of_8bit[64], policies[128];
     say_8bit(args, of_8bit, sizeof of_8bit);
+    say_policies(args, IMX_GEMM_SM80, policies, sizeof policies);
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WARP_M=%d -DIMX_WARP_N=%d "
              "-DIMX_TILE_K=%d -DIMX_STAGES=%d -DIMX_SHARED_BYTES=%zu%s%s%s%s%s",
              args->out, s->tile_rows, s->tile_cols, warp_m, warp_n, tile_k, stages,
              config->shared_bytes, aligned ? " -DIMX_ALIGNED" : "",
              args->layout == IMBREX_KN ? " -DIMX_B_KN" : "", s->local ? " -DIMX_NODES" : "",
-             features_of(args, IMX_GEMM_SM80), of_8bit);
+             policies, of_8bit);
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,

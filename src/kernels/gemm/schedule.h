@@ -77,7 +77,7 @@ typedef struct imx_tile {
 #endif
 
 /* Nor without need with chunks of columns. */
-#if (defined(__CUDACC__) || defined(__CUDACC_RTC__)) && !defined(IMX_REDUCE_PULL)
+#if (defined(__CUDACC__) || defined(__CUDACC_RTC__)) && !defined(IMX_CHUNK_COLS)
 #define IMX_SCHEDULE_CHUNK_COLS(s) 0
 #else
 #define IMX_SCHEDULE_CHUNK_COLS(s) (s)->chunk_cols

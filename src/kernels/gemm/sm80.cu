@@ -52,7 +52,7 @@ IMX_FN void set_sources(worker *w, const imx_gemm_args &args, const imx_tile &ti
     const imx_schedule *s = &args.schedule;
     const void *a = args.a;
     int64_t row = tile.row;
-#ifdef IMX_GATHER
+#if IMX_PROLOGUE != IMX_PROLOGUE_NONE
     if (tile.rank == args.own)
         row = tile.rank_row;
     else
@@ -171,7 +171,7 @@ IMX_FN void find_row_scales(float (&s)[ROWS_HERE], const imx_gemm_args &args, co
 {
     const float *scales = args.scale_a;
     int64_t first = tile.row;
-#ifdef IMX_GATHER
+#if IMX_PROLOGUE != IMX_PROLOGUE_NONE
     if (tile.rank == args.own)
         first = tile.rank_row;
     else
@@ -227,7 +227,7 @@ IMX_FN void scale_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 /* Whether the tile's first load comes after a signal that this block has not seen yet. */
 IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waited)
 {
-#ifdef IMX_GATHER
+#if IMX_PROLOGUE != IMX_PROLOGUE_NONE
     return args.ready && tile.rank != args.own && tile.chunk != waited;
 #else
     return false;
@@ -243,16 +243,15 @@ IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, con
     return __syncthreads_and(there);
 }
 
-#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
-#define IMX_POSTS
+#if IMX_EPILOGUE != IMX_EPILOGUE_STORE
 /* One thread, after a barrier that came after all stores of the tile. */
 IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 {
-#ifdef IMX_STORE
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
     if (tile.rank == args.team.rank)
         return;
     imbrexd_fence_post(); /* the stores' way to a peer does not lie within this GPU */
-#elif defined(IMX_POST)
+#elif IMX_EPILOGUE == IMX_EPILOGUE_POST
     if (!args.done)
         return;
 #endif
@@ -261,9 +260,9 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
     uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile.rank, number);
     if (!imbrexd_counter_last(&args.counters[tile.chunk], tiles))
         return;
-#if defined(IMX_STORE)
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
     team_post_owner(args, tile.rank, tile.chunk);
-#elif defined(IMX_REDUCE_PULL)
+#elif IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
     team_post_all(args, tile.chunk);
 #else
     imbrexd_signal_post(&args.done[tile.chunk], *args.epoch);
@@ -275,7 +274,7 @@ IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 IMX_FN int wait_readers(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     int there = 1;
-#if defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
+#if IMX_IS_SHARED
     if (threadIdx.x < 32)
         there = team_credits(args, watch);
     there = __syncthreads_and(there);
@@ -283,7 +282,7 @@ IMX_FN int wait_readers(const imx_gemm_args &args, const imbrexd_watch *watch)
     return there;
 }
 
-#ifdef IMX_STORE
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
 /* Until the peers' parts of the tile's chunk have come, and this block has stored its own.  0: give
  * up. */
 IMX_FN int wait_parts(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tile &tile)
@@ -293,7 +292,7 @@ IMX_FN int wait_parts(const imx_gemm_args &args, const imbrexd_watch *watch, con
 }
 #endif
 
-#ifdef IMX_REDUCE_PULL
+#if IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
 /* All threads: the block's share of own rows, once those of all ranks stand.  0: give up. */
 IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
@@ -332,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_grid_wait();
     imx_grid_let_go();
     imx_trace_open();
-#ifdef IMX_PUSH
+#if IMX_PROLOGUE == IMX_PROLOGUE_PUSH
     if (!push(args, &watch, FROM_BYTES, push_by(0, THREADS / 32)))
         return;
 #endif
@@ -375,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             load_first(&w, stages_of(args.k));
         }
         store_tile(c, args, tile);
-#ifdef IMX_STORE
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
         if (tile.rank == args.team.rank) {
             if (!wait_parts(args, &watch, tile))
                 return;
@@ -384,19 +383,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         __syncthreads(); /* all have stored, and read the note */
         if (threadIdx.x == 0) {
-#ifdef IMX_POSTS
+#if IMX_EPILOGUE != IMX_EPILOGUE_STORE
             count_tile(args, tile);
 #endif
             if (i + 2 * gridDim.x < tiles)
                 tile = imx_schedule_tile(&args.schedule, i + 2 * gridDim.x);
         }
     }
-#ifdef IMX_REDUCE_PULL
+#if IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
     if (!collect(args, &watch))
         return;
     __syncthreads();
 #endif
-#ifdef IMX_TEAM
+#if IMX_IS_SHARED || IMX_PROLOGUE == IMX_PROLOGUE_PUSH
     if (threadIdx.x < 32) /* the last tile ended with a barrier */
         team_end(args);
 #endif

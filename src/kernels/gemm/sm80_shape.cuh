@@ -8,13 +8,19 @@
  *   IMX_TILE_K   32 | 64 | 128            IMX_STAGES   2 to 4: how far copies run ahead
  *   IMX_ALIGNED  all rows of a, gathered and b begin at multiples of 16 bytes
  *   IMX_SHARED_BYTES   of dynamic shared memory
- *   IMX_GATHER, IMX_PUSH, IMX_POST, IMX_STORE, IMX_REDUCE_PULL, IMX_TEAM, IMX_NODES, IMX_TRACE: as
- *                sm90.cu has them
+ *   IMX_PROLOGUE none, wait, push; IMX_EPILOGUE store, post, scatter_push, reduce_pull (policies.h)
+ *   IMX_NODES, IMX_TRACE: as sm90.cu has them
  *
  * A block is (TILE_M / WARP_M) x (TILE_N / WARP_N) warps.
  */
 #ifndef IMX_SM80_SHAPE_CUH
 #define IMX_SM80_SHAPE_CUH
+
+#include "policies.h"
+
+/* Whether tiles go where peers read or write, and own rows' become c when all parts are there. */
+#define IMX_IS_SHARED \
+    (IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH || IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL)
 
 #define IMX_FN static __device__ __forceinline__
 
@@ -81,7 +87,7 @@ static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,
 static_assert(A_APART % 8 == 0 && B_APART % (FROM_BYTES < 4 ? 8 : 4) == 0,
               "a thread's rows have one swizzle and one shift");
 static_assert(A_ROW <= 512 && B_ROW <= 512, "a row is loaded by threads of one warp");
-#if defined(IMX_B_KN) || defined(IMX_STORE) || IMX_IS_F32
+#if defined(IMX_B_KN) || IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH || IMX_IS_F32
 static_assert(PARTS_N % 4 == 0, "fragments are loaded and folded by fours");
 #endif
 

@@ -1,5 +1,5 @@
-/* sm80_store.cuh - sm80.cu's tiles from registers to where they belong: c, or with IMX_STORE the
- * owner of their rows; own rows take the peers' parts on the way.  With IMX_REDUCE_PULL tiles stay
+/* sm80_store.cuh - sm80.cu's tiles from registers to where they belong: c, or with scatter_push the
+ * owner of their rows; own rows take the peers' parts on the way.  With reduce_pull tiles stay
  * in this rank's data, and in the end each rank reads its own rows of all ranks'. */
 #ifndef IMX_SM80_STORE_CUH
 #define IMX_SM80_STORE_CUH
@@ -137,10 +137,10 @@ IMX_FN char *corner_of(const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n, row = tile.row;
     char *home = (char *)args.c;
-#if defined(IMX_STORE)
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
     row = tile.rank_row;
     home = imx_team_data(&args.team, tile.rank) + args.team.rank * args.slot_bytes;
-#elif defined(IMX_REDUCE_PULL)
+#elif IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
     home = imx_team_data(&args.team, args.team.rank);
 #endif
     return home + (row * n + tile.col) * ELEMENT;
@@ -150,7 +150,7 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n;
     char *corner = corner_of(args, tile);
-#if !defined(IMX_STORE) && !defined(IMX_REDUCE_PULL)
+#if !IMX_IS_SHARED
     add_bias(c, args, tile);
 #endif
     if (imx_vector_aligned(corner) && n % PER_UNIT == 0)
@@ -159,12 +159,12 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
         store_elements(c, corner, n, tile);
 }
 
-#if defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
+#if IMX_IS_SHARED
 
 /* Rank r's part of own rows, [own rows, n]. */
 IMX_FN const char *part_of(const imx_gemm_args &args, int r)
 {
-#ifdef IMX_STORE
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
     return imx_team_data(&args.team, args.team.rank) + r * args.slot_bytes;
 #else
     int64_t first = team_row(args, args.team.rank);
@@ -224,7 +224,7 @@ IMX_FN void fold_span(const imx_gemm_args &args, int64_t row, int64_t col, int64
         fold_element(args, at + i, col + i);
 }
 
-#ifdef IMX_STORE
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
 
 /* All threads, once all parts of the tile of own rows stand: the barrier has told all.  A call of
  * its own, so that what it needs takes no registers from the product. */

@@ -1,5 +1,5 @@
-/* sm90_credits.cuh - with IMX_CREDITS: when tiles may go where peers read, or are written to (with
- * IMX_REDUCE_PUSH it is sum_books that looks).
+/* sm90_credits.cuh - when tiles may go where peers read, or are written to (with reduce_push it is
+ * sum_books that looks).
  *
  *     consumers       | products of the first tile | it leaves | ...
  *     an idle warp    | looks for credits |
@@ -12,8 +12,6 @@
 
 #include "sm90_layout.cuh"
 #include "team.cuh"
-
-#ifdef IMX_CREDITS
 
 /* Counted up once they may. */
 IMX_FN uint32_t ready_at(void)
@@ -53,7 +51,5 @@ IMX_FN int may_store(void)
     }
     return 0;
 }
-
-#endif
 
 #endif /* IMX_SM90_CREDITS_CUH */

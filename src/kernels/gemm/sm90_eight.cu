@@ -59,26 +59,22 @@ typedef struct leaving {
 IMX_FN void send(const imx_gemm_args &args, const imx_tma_map *c, const tile_info *note,
                  uint32_t base, int from, int to)
 {
-    if (SCATTER_PUSH && from == FIRST_LEFT)
+    if (epilogue::HAS_OWNERS && from == FIRST_LEFT)
         imx_trace_begin(IMX_TRACE_STORE);
 #pragma unroll 1
     for (int p = from; p < to && p < PIECES; p++)
         send_piece(args, c, note, warp_row(), room_for(base, p), p);
-#ifdef IMX_POSTS
     if (to == ALL_GONE)
         post(args, note);
-#endif
-#ifdef IMX_STORE
-    if (to == ALL_GONE)
+    if (epilogue::HAS_OWNERS && to == ALL_GONE)
         imx_trace_end(IMX_TRACE_STORE, note->owner, note->chunk);
-#endif
 }
 
 /* Step i of the tile `now` is under way. */
 IMX_FN void send_due(const imx_gemm_args &args, const imx_tma_map *c, uint32_t now, uint32_t base,
                      int consumer, int i, leaving *l)
 {
-    if (REDUCE_PUSH || i == NEVER || i != l->step)
+    if (epilogue::SENDS || i == NEVER || i != l->step)
         return;
     send(args, c, note_of(now ^ 1), base, l->piece, l->piece + 1);
     l->piece++;
@@ -137,10 +133,8 @@ IMX_FN const float *row_scales(const imx_gemm_args &args, const tile_info *note)
 {
     int row = note->a_row;
     const float *from = args.scale_a;
-#ifdef IMX_GATHER
-    if (row >= 0)
+    if (prologue::GATHERS && row >= 0)
         from = args.gathered_scales;
-#endif
     row = (row < 0 ? ~row : row) + warp_row() + lane_here() / 4;
     return from + (int64_t)row * args.row_scales;
 }
@@ -209,7 +203,7 @@ IMX_FN void make_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const im
     t.waiting = waiting;
     make_sum(sum, &t, steps_of(args));
     *at = t.at;
-    if (waiting && !REDUCE_PUSH && t.leaves.piece != ALL_GONE) /* a short tile */
+    if (waiting && !epilogue::SENDS && t.leaves.piece != ALL_GONE) /* a short tile */
         send(args, c, note_of(now ^ 1), base, t.leaves.piece, ALL_GONE);
     scale_tile(sum, args, note_of(now));
 }
@@ -217,16 +211,13 @@ IMX_FN void make_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const im
 IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
                     const imx_gemm_maps &maps, int consumer)
 {
-    const imx_tma_map *c = maps.c;
+    const imx_tma_map *c = maps.more;
     uint32_t base = shared_base();
     uint32_t tile = 0; /* of this block's */
     uint32_t packed[HALVES][IMX_ACC / 2];
     place at = { 0, 0 };
     for (;; tile++) {
-#ifdef IMX_REDUCE_PUSH
-        if (!sum_due(args, watch, tile))
-            gave_up_here() = 1;
-#endif
+        epilogue::due(args, watch, tile);
         if (index_of(tile) >= tiles_of())
             break;
         uint32_t now = tile & 1; /* parity of its note */
@@ -234,53 +225,41 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         make_tile(sum[0], args, c, now, tile > 0, &at, base, consumer);
         if (consumer == 0)
             imx_trace_end(IMX_TRACE_TILE, rank_of(args, note_of(now)), (int)index_of(tile));
-#if !defined(IMX_STORE) && !defined(IMX_REDUCE_PUSH) && !defined(IMX_REDUCE_PULL)
-        add_bias(sum, args, note_of(now)->col);
-#endif
-#if defined(IMX_CREDITS) && !defined(IMX_REDUCE_PUSH)
-        if (tile == 0) { /* its first */
-            if (!may_store())
-                heed_giving_up(note_of(now));
-            imbrexd_fence_tma();
-        }
-#endif
-#ifdef IMX_REDUCE_PUSH
-        int goes_on = may_store();
-#endif
+        if (epilogue::ADDS_BIAS)
+            add_bias(sum, args, note_of(now)->col);
+        if (epilogue::WANTS_CREDITS && tile == 0)
+            await_credits(note_of(now));
+        int goes_on = epilogue::may_send();
         pack_half(packed[0], sum[0]);
         bool last = index_of(tile + 1) >= tiles_of();
-#ifdef IMX_REDUCE_PUSH
-        if (goes_on)
-            sum_send(packed[0], args, note_of(now), warp_row(), last);
-#else
+        if (epilogue::SENDS) {
+            if (goes_on)
+                epilogue::send(packed[0], args, note_of(now), warp_row(), last);
+            continue;
+        }
         if (last) { /* kept in registers */
             tile++;
             break;
         }
         fill(packed[0], args, c, note_of(now), base);
-#endif
     }
     imx_trace_begin(IMX_TRACE_LAST);
-    bool waiting = !REDUCE_PUSH && tile > 0; /* the last tile, in packed */
+    bool waiting = !epilogue::SENDS && tile > 0; /* the last tile, in packed */
     const tile_info *last = note_of(tile & 1 ^ 1);
-    bool leaves = waiting;
-#ifdef IMX_EPILOGUE_REDUCE
-    bool own = waiting && last->owner == args.team.rank;
-    leaves = waiting && (LAST_STORED || !own);
-#endif
+    bool own = false, leaves = waiting;
+    if constexpr (epilogue::REDUCES_LAST) {
+        own = waiting && last->owner == args.team.rank;
+        leaves = waiting && (epilogue::LAST_STORED || !own);
+    }
     if (leaves) {
         fill(packed[0], args, c, last, base);
         send(args, c, last, base, FIRST_LEFT, ALL_GONE);
     }
-#ifdef IMX_EPILOGUE_REDUCE
-    if (own && !last_tile(packed, args, watch, &maps.own, last, warp_row(), base, &at, consumer))
+    if (own && !epilogue::last_tile(packed, args, watch, c, last, warp_row(), &at, consumer))
         gave_up_here() = 1;
-#endif
     bulk_wait_read(0); /* shared memory goes when the block ends */
     imx_trace_end(IMX_TRACE_LAST, -1, -1);
-#ifdef IMX_REDUCE_PULL
-    collect_last(args);
-#endif
+    epilogue::finish(args);
 }
 
 #include "sm90_entry.cuh"

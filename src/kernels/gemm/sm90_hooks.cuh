@@ -1,29 +1,18 @@
-/* sm90_hooks.cuh - what sm90.cu's pipeline calls in between: one set of names, filled with what the
- * library's own operators do there (team.cuh, sm90_epilogue_reduce.cuh and others), or, with
- * IMX_HOOKS, with the hooks of a kernel of the caller's (imbrex_gemm.h), whose text comes after
- * this one.
+/* sm90_hooks.cuh - the hooks of a kernel of the caller's (imbrex_gemm.h), whose text comes after
+ * this one, are a prologue and an epilogue:
  *
- *     hook_order      which tile comes next                    by some lanes of a warp
- *     hook_begin      before the first store (IMX_HOOKS only)  by every warp of the consumers
- *     hook_wait       before a chunk's first load              by the producer
- *     hook_done       a chunk is stored                        by the one who stored its last
- *     hook_beside     for the producer's idle warps            by each of the three
- *     hook_end        the block has read all, or has ended     by its first warp
+ *     order      which tile comes next                    by some lanes of a warp
+ *     wait       before a chunk's first load              by the producer
+ *     begin      before the first store                   by every warp of the consumers
+ *     done       a chunk is stored                        by the one who stored its last
+ *     beside     for the producer's idle warps            by each of the three
+ *     end        the block has read all, or has ended     by its first warp
  */
 #ifndef IMX_SM90_HOOKS_CUH
 #define IMX_SM90_HOOKS_CUH
 
-#include "sm90_epilogue_reduce.cuh"
-#include "sm90_layout.cuh"
-#include "sm90_push.cuh"
-#include "sm90_reduce_pull.cuh"
-#include "sm90_reduce_push.cuh"
-#include "sm90_slices.cuh"
-#include "team.cuh"
-
-#ifdef IMX_HOOKS
-
-#define IMX_HOOK_BESIDE
+#include "sm90_owners.cuh"
+#include "sm90_policy.cuh"
 
 IMX_FN const imx_user_args &user_of(const imx_gemm_args &args)
 {
@@ -38,62 +27,75 @@ IMX_FN imbrexd_gemm gemm_of(const imx_gemm_args &args)
     return gemm;
 }
 
-IMX_FN unsigned hook_order(const imx_gemm_args &args, unsigned index)
-{
-    const imbrexd_gemm gemm = gemm_of(args);
-    return imbrexd_hook_order(user_of(args).args, &user_of(args).team, &gemm, index);
-}
+/* ---- the prologue ---------------------------------------------------------------------------- */
 
-IMX_FN int hook_begin(const imx_gemm_args &args, const imbrexd_watch *)
-{
-    const imbrexd_gemm gemm = gemm_of(args);
-    /* One answer: a warp's lanes go on together. */
-    int begins =
-        imbrexd_all_warp(imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm));
-    return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BEGIN, begins);
-}
+struct prologue_hooks : prologue_none {
+    enum { REGISTERS = REGISTERS_MORE, GATHERS = 1, WAITS = 1, LISTS_LATE = 1 };
 
-IMX_FN bool hook_waits(const imx_gemm_args &)
-{
-    return true;
-}
+    typedef imx_gemm_user_args params;
 
-IMX_FN int hook_wait(const imx_gemm_args &args, const imbrexd_watch *, int chunk)
-{
-    const imbrexd_gemm gemm = gemm_of(args);
-    int rank = chunk / gemm.chunks;
-    int here = imbrexd_hook_wait(user_of(args).args, &user_of(args).team, &gemm, rank,
-                                 chunk - rank * gemm.chunks);
-    return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_WAIT, here);
-}
+    IMX_FN unsigned order(const imx_gemm_args &args, unsigned index)
+    {
+        const imbrexd_gemm gemm = gemm_of(args);
+        return imbrexd_hook_order(user_of(args).args, &user_of(args).team, &gemm, index);
+    }
 
-IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chunk)
-{
-    const imbrexd_gemm gemm = gemm_of(args);
-    imbrexd_hook_done(user_of(args).args, &user_of(args).team, &gemm, note->owner,
-                      chunk - note->owner * gemm.chunks);
-}
+    IMX_FN bool waits(const imx_gemm_args &) { return true; }
 
-IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *)
-{
-    const imbrexd_gemm gemm = gemm_of(args);
-    int done = imbrexd_hook_beside(user_of(args).args, &user_of(args).team, &gemm,
-                                   blockIdx.x * (BESIDE_WARPS * 32) + threadIdx.x - 32,
-                                   gridDim.x * (BESIDE_WARPS * 32));
-    return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BESIDE, done);
-}
+    IMX_FN int wait(const imx_gemm_args &args, const imbrexd_watch *, const tile_info *info)
+    {
+        const imbrexd_gemm gemm = gemm_of(args);
+        int chunk = info->chunk, rank = chunk / gemm.chunks;
+        int here = imbrexd_hook_wait(user_of(args).args, &user_of(args).team, &gemm, rank,
+                                     chunk - rank * gemm.chunks);
+        return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_WAIT, here);
+    }
+};
 
-/* The counter lies behind the epoch; see imbrexd_kernel_end. */
-IMX_FN void hook_end(const imx_gemm_args &args)
-{
-    const imbrexd_team *team = &user_of(args).team;
-    uint64_t *epoch = (uint64_t *)team->epoch;
-    if (threadIdx.x != 0 || !imbrexd_counter_last((uint32_t *)(epoch + 1), gridDim.x))
-        return;
-    const imbrexd_gemm gemm = gemm_of(args);
-    imbrexd_hook_end(user_of(args).args, team, &gemm);
-    *epoch += 1;
-}
+/* ---- the epilogue ---------------------------------------------------------------------------- */
+
+struct epilogue_hooks : epilogue_owners {
+    enum { REGISTERS = REGISTERS_MORE };
+
+    IMX_FN void begin(const imx_gemm_args &args, const imbrexd_watch *)
+    {
+        const imbrexd_gemm gemm = gemm_of(args);
+        /* One answer: a warp's lanes go on together. */
+        int begins =
+            imbrexd_all_warp(imbrexd_hook_begin(user_of(args).args, &user_of(args).team, &gemm));
+        if (!imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BEGIN, begins))
+            gave_up_here() = 1;
+        imbrexd_fence_tma();
+    }
+
+    IMX_FN void tell(const imx_gemm_args &args, const tile_info *note, int chunk)
+    {
+        const imbrexd_gemm gemm = gemm_of(args);
+        imbrexd_hook_done(user_of(args).args, &user_of(args).team, &gemm, note->owner,
+                          chunk - note->owner * gemm.chunks);
+    }
+
+    IMX_FN int beside(const imx_gemm_args &args, const imbrexd_watch *)
+    {
+        const imbrexd_gemm gemm = gemm_of(args);
+        int done = imbrexd_hook_beside(user_of(args).args, &user_of(args).team, &gemm,
+                                       blockIdx.x * (BESIDE_WARPS * 32) + threadIdx.x - 32,
+                                       gridDim.x * (BESIDE_WARPS * 32));
+        return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BESIDE, done);
+    }
+
+    /* The counter lies behind the epoch; see imbrexd_kernel_end. */
+    IMX_FN void end(const imx_gemm_args &args)
+    {
+        const imbrexd_team *team = &user_of(args).team;
+        uint64_t *epoch = (uint64_t *)team->epoch;
+        if (threadIdx.x != 0 || !imbrexd_counter_last((uint32_t *)(epoch + 1), gridDim.x))
+            return;
+        const imbrexd_gemm gemm = gemm_of(args);
+        imbrexd_hook_end(user_of(args).args, team, &gemm);
+        *epoch += 1;
+    }
+};
 
 /* ---- imbrexd_gemm_add ------------------------------------------------------------------------ */
 
@@ -185,70 +187,5 @@ IMX_FN void hook_add(void *to, const void *parts, size_t stride, int count, int6
         imx_vector_put(DTYPE, to, (int64_t)units * 8 + i, sum);
     }
 }
-
-#else
-
-#if defined(IMX_PUSH) || defined(IMX_STORE) || defined(IMX_REDUCE_PUSH) || defined(IMX_REDUCE_PULL)
-#define IMX_HOOK_BESIDE
-#endif
-
-IMX_FN unsigned hook_order(const imx_gemm_args &, unsigned index)
-{
-    return index;
-}
-
-#if defined(IMX_GATHER) && !defined(IMX_SLICES)
-IMX_FN bool hook_waits(const imx_gemm_args &args)
-{
-    return args.ready != NULL;
-}
-
-IMX_FN int hook_wait(const imx_gemm_args &args, const imbrexd_watch *watch, int chunk)
-{
-    return team_chunk(args, watch, chunk);
-}
-#endif
-
-#ifdef IMX_POSTS
-IMX_FN void hook_done(const imx_gemm_args &args, const tile_info *note, int chunk)
-{
-    (void)note;
-#if defined(IMX_STORE)
-    team_post_owner(args, note->owner, chunk);
-#elif defined(IMX_REDUCE_PULL)
-    team_post_all(args, chunk);
-#else
-    imbrexd_signal_post(&args.done[chunk], *args.epoch);
-#endif
-}
-#endif
-
-#ifdef IMX_HOOK_BESIDE
-IMX_FN int hook_beside(const imx_gemm_args &args, const imbrexd_watch *watch)
-{
-#if defined(IMX_PASS)
-    return slices_pass(args, watch);
-#elif defined(IMX_BULK)
-    return thread_here() >= 64 || push_bulk(args, watch);
-#elif defined(IMX_PUSH)
-    return push(args, watch, ELEMENT_BYTES, push_by(1, BESIDE_WARPS));
-#elif defined(IMX_REDUCE_PUSH)
-    return thread_here() >= 64 || sum_books(args, watch);
-#elif defined(IMX_REDUCE_PULL)
-    return collect(args, watch);
-#else
-    return fold_tiles(args, watch);
-#endif
-}
-#endif
-
-#ifdef IMX_TEAM
-IMX_FN void hook_end(const imx_gemm_args &args)
-{
-    team_end(args);
-}
-#endif
-
-#endif
 
 #endif /* IMX_SM90_HOOKS_CUH */

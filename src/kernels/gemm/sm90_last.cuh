@@ -1,6 +1,6 @@
-/* sm90_last.cuh - with IMX_EPILOGUE_REDUCE: a block's last tile, where it is of own rows, becomes c
+/* sm90_last.cuh - with scatter_push: a block's last tile, where it is of own rows, becomes c
  * straight from the registers of those who made it, since nothing is left to hide a way through the
- * slots. The peers' parts of it come through the ring, behind the last of a and b, while its last
+ * slots.  The peers' parts of it come through the ring, behind the last of a and b, while its last
  * products are under way:
  *
  *     producer   | a, b | a, b | parts of columns 0 | of columns 1 | ...
@@ -12,16 +12,76 @@
 #ifndef IMX_SM90_LAST_CUH
 #define IMX_SM90_LAST_CUH
 
-#include "sm90_epilogue_reduce.cuh"
+#include "sm90_fold.cuh"
 #include "sm90_store.cuh"
 
-#ifdef IMX_LAST_PARTS
-
 enum {
-    LAST_STORED = 0,             /* whether an own tile that is the last is stored like any other */
+    BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
+    BOXES = STAGE_BYTES / BOX_BYTES,
     LAST_WORDS = PIECE_COLS / 4, /* a lane's of a piece, of two elements each */
 };
-static_assert(PIECE_SWIZZLE > 0, "a row of a box has no pitch");
+static_assert(C_PLAIN || PIECE_SWIZZLE > 0, "a row of a box has no pitch");
+
+/* ---- how parts come -------------------------------------------------------------------------- */
+
+/* One thread: which chunk of own rows a block's last tile is of; -1: it is of a peer's. */
+IMX_FN int last_number(const imx_gemm_args &args, const tile_info *last)
+{
+    int rank = args.team.rank;
+    return last->owner == rank ? last->chunk - rank * args.schedule.chunks : -1;
+}
+
+/* One thread, while there are loads to do that nobody waits for yet: whether all peers' parts are
+ * there already.  Looking takes a microsecond, which would hold up their loads; one by one, with an
+ * acquire each, half of one a peer. */
+IMX_FN int parts_here(const imx_gemm_args &args, int number)
+{
+    int here = 1;
+#pragma unroll 4
+    for (int r = 0; r < IMX_RANKS; r++) {
+        if (r != args.team.rank)
+            here &= imbrexd_load_relaxed(team_part_signal(args, r, number)) >= team_use(args);
+    }
+    imbrexd_fence_post(); /* what was seen comes before the loads of parts */
+    return here;
+}
+
+/* One thread, behind the loads of the block's last tile, which is of own rows: the peers' parts of
+ * it, column by column of boxes, in rank order.  here: they have been seen.  Who gives up goes on
+ * all the same: consumers count on what comes, and so does the other block of the cluster. */
+IMX_FN void last_load(const imx_gemm_args &args, const imbrexd_watch *watch,
+                      const imx_tma_map *parts, const tile_info *last, int here, place *at)
+{
+    const imx_team &team = args.team;
+    uint32_t base = shared_base();
+    int number = last_number(args, last);
+    imx_trace_begin(IMX_TRACE_PART);
+#pragma unroll 1
+    for (int r = 0; r < IMX_RANKS && !here && !gave_up_here(); r++)
+        if (!team_part(args, watch, r, number))
+            gave_up_here() = 1;
+    imx_trace_end(IMX_TRACE_PART, -1, number);
+    imbrexd_fence_tma();
+
+    int rank = team.rank == 0, col = last->col;
+    for (int left = PIECES * (IMX_RANKS - 1); left > 0; left -= BOXES) {
+        int boxes = left < BOXES ? left : BOXES;
+        mbar_wait(empty_of(base, at->stage), at->phase);
+        mbar_expect(full_of(base, at->stage), boxes * BOX_BYTES);
+        for (int i = 0; i < boxes; i++) {
+            tma_load_plane(base + at->stage * STAGE_BYTES + i * BOX_BYTES, parts, col, last->row,
+                           rank, full_of(base, at->stage));
+            rank += rank + 1 == team.rank ? 2 : 1;
+            if (rank >= IMX_RANKS) {
+                rank = team.rank == 0;
+                col += PIECE_COLS;
+            }
+        }
+        step(at);
+    }
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 /* sum += a part's words; they come from this warp's rows of a box, or are one's own. */
 IMX_FN void last_add(float (&sum)[2 * LAST_WORDS], const uint32_t *own, uint32_t rows)
@@ -64,10 +124,11 @@ IMX_FN void last_residual(float (&sum)[2 * LAST_WORDS], const imx_gemm_args &arg
 
 /* One consumer warp; packed: own words, piece by piece, which are used up.  One piece's code serves
  * all: what runs but once waits for its instructions. */
-IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
-                     const imbrexd_watch *, const imx_tma_map *c, const tile_info *note,
-                     int first_row, uint32_t base, place *at, int consumer)
+IMX_FN int last_from_parts(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
+                           const imx_tma_map *c, const tile_info *note, int first_row, place *at,
+                           int consumer)
 {
+    uint32_t base = shared_base();
     int left = PIECES * (IMX_RANKS - 1), box = 0; /* boxes that are still to come; of this stage */
     uint32_t lane = (uint32_t)lane_here();
     uint32_t rows = piece_offset(first_row + (int)lane / 4, 0) + lane % 4 * 4;
@@ -112,14 +173,9 @@ IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_arg
     return 1;
 }
 
-#elif defined(IMX_EPILOGUE_REDUCE)
-
-enum { LAST_STORED = 1 };
-
-/* The same, which this warp has stored. */
-IMX_FN int last_tile(const uint32_t (&)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
-                     const imbrexd_watch *watch, const imx_tma_map *, const tile_info *note,
-                     int first_row, uint32_t, place *, int)
+/* The same, which this warp has stored; 0: give up. */
+IMX_FN int last_stored(const imx_gemm_args &args, const imbrexd_watch *watch, const tile_info *note,
+                       int first_row)
 {
     __syncwarp(); /* what its first lane has seen stored, the others read */
     if (note->chunk == GAVE_UP || !team_parts(args, watch, note->chunk))
@@ -131,7 +187,5 @@ IMX_FN int last_tile(const uint32_t (&)[HALVES][IMX_ACC / 2], const imx_gemm_arg
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return 1;
 }
-
-#endif
 
 #endif /* IMX_SM90_LAST_CUH */

@@ -8,154 +8,43 @@
 #include "sm90_ptx.cuh"
 #include "sm90_tile.h"
 
-#if defined(IMX_PINGPONG) && IMX_WG_M != IMX_TILE_M
-#error "taking turns, a warpgroup has whole tiles, all of the same depth"
-#endif
-#if defined(IMX_PINGPONG) && defined(IMX_STORE)
-#error "taking turns, a tile is stored in one burst, which the way to a peer does not take"
-#endif
-#if defined(IMX_SPLIT) && (defined(IMX_PINGPONG) || defined(IMX_STORE) || defined(IMX_RING) || \
-                           IMX_WG_M != 64 || IMX_CLUSTER_M > 1)
-#error "the two blocks of a split tile have nothing else to share"
-#endif
-#if defined(IMX_TURNED) && (defined(IMX_PINGPONG) || defined(IMX_EIGHT) || defined(IMX_RING) || \
-                            defined(IMX_HOOKS) || defined(IMX_POST) || defined(IMX_STORE) ||    \
-                            defined(IMX_REDUCE_PUSH) || defined(IMX_REDUCE_PULL))
-#error "a turned tile goes to c, and nobody waits for it"
-#endif
-#if defined(IMX_BULK) && (!defined(IMX_PUSH) || defined(IMX_SLICES))
-#error "the copy engine pushes chunks of rows, nothing else"
-#endif
-#if defined(IMX_SPANS) && (!defined(IMX_GATHER) || defined(IMX_SLICES) || defined(IMX_RING))
-#error "tiles of several ranks' rows wait for chunks of them"
-#endif
-#if defined(IMX_STORE) && !defined(IMX_HOOKS)
-#define IMX_EPILOGUE_REDUCE /* own tiles are added to what comes from the peers */
-#ifndef IMX_C_PLAIN
-#define IMX_LAST_PARTS /* which the last one takes through the ring */
-#endif
-#endif
-#if defined(IMX_EIGHT) && (defined(IMX_PINGPONG) || defined(IMX_SPLIT) || defined(IMX_B_KN) || \
-                           defined(IMX_BULK) || defined(IMX_RING) || defined(IMX_HOOKS))
-#error "a and b of 8 bits have none of these"
-#endif
-#if defined(IMX_SLICES) && defined(IMX_PUSH) && !defined(IMX_EIGHT)
-#define IMX_PASS /* slice by slice of k; of 8 bits a rank's rows go at once, and their scales */
-#endif
-#if defined(IMX_POST) || defined(IMX_STORE) || defined(IMX_REDUCE_PULL)
-#define IMX_POSTS /* a chunk's last tile tells somebody */
-#endif
-#if (defined(IMX_STORE) || defined(IMX_REDUCE_PUSH) || defined(IMX_REDUCE_PULL)) && \
-    !defined(IMX_HOOKS)
-#define IMX_CREDITS /* tiles go where peers read: a warp beside the producer looks when they may */
-#endif
-#if defined(IMX_PINGPONG)
-#define IMX_CONSUMERS 2
-#elif defined(IMX_TURNED)
-#define IMX_CONSUMERS (IMX_TILE_N / IMX_WG_M)
-#else
-#define IMX_CONSUMERS (IMX_TILE_M / IMX_WG_M)
-#endif
+/* Whether an option that has no value of its own is there: 1 or 0. */
+#define IMX_HAS(option)                  IMX_HAS_VALUE(option)
+#define IMX_HAS_VALUE(value)             IMX_HAS_BEHIND(IMX_HAS_COMMA_##value)
+#define IMX_HAS_BEHIND(comma)            IMX_HAS_SECOND(comma 1, 0, )
+#define IMX_HAS_SECOND(one, second, ...) second
+#define IMX_HAS_COMMA_1                  ,
 
-#if defined(IMX_TEAM) && !defined(IMX_POSTS)
-#define IMX_READS /* a run ends with the last load: nobody reads or writes what this one stores */
-#endif
-#if defined(IMX_READS) || defined(IMX_LAST_PARTS)
-#define IMX_ENDS_EARLY /* or may, for a block: ends_with_loads */
+#ifdef IMX_EIGHT
+enum { EIGHT = 1 };
+#else
+enum { EIGHT = 0 };
 #endif
 
 enum {
-#ifdef IMX_F16
-    DTYPE = IMBREX_F16,
-#else
-    DTYPE = IMBREX_BF16,
-#endif
-#ifdef IMX_RING
-    FORWARDERS = 1,
-#else
-    FORWARDERS = 0,
-#endif
-#ifdef IMX_HOOKS
-    HOOKS = 1,
-#else
-    HOOKS = 0,
-#endif
-#ifdef IMX_LISTED_ONCE
-    PRODUCERS = 1, /* threads: who waits and loads */
-#else
-    PRODUCERS = 32, /* and the rest of its warp, which lists more tiles */
-#endif
-#ifdef IMX_PINGPONG
-    TURNS = 2,
-#else
-    TURNS = 1,
-#endif
-#ifdef IMX_STORE
-    SCATTER_PUSH = 1,
-#else
-    SCATTER_PUSH = 0,
-#endif
-#ifdef IMX_REDUCE_PULL
-    REDUCE_PULL = 1,
-#else
-    REDUCE_PULL = 0,
-#endif
-#if defined(IMX_GATHER) || defined(IMX_NODES)
-    BUSY = 1, /* the producer, or those beside it */
-#else
-    BUSY = 0,
-#endif
-#ifdef IMX_PASS
-    PASSES = 1, /* slices, from rank to rank */
-#else
-    PASSES = 0,
-#endif
-    PASSES_FAST = PASSES && IMX_SUMS_N <= (IMX_CONSUMERS > 2 ? 96 : 224),
-#ifdef IMX_BULK
-    BULK = 1,
-#else
-    BULK = 0,
-#endif
-#ifdef IMX_REDUCE_PUSH
-    REDUCE_PUSH = 1,
-#else
-    REDUCE_PUSH = 0,
-#endif
-#ifdef IMX_TURNED
-    TURNED = 1,
-#else
-    TURNED = 0,
-#endif
-#ifdef IMX_SPLIT
-    SPLIT = 2,
-#else
-    SPLIT = 1,
-#endif
+    DTYPE = IMX_HAS(IMX_F16) ? IMBREX_F16 : IMBREX_BF16,
+    B_KN = IMX_HAS(IMX_B_KN),
+    C_PLAIN = IMX_HAS(IMX_C_PLAIN),
+    SPANS = IMX_HAS(IMX_SPANS), /* tiles may have several ranks' rows */
+    BULK = IMX_HAS(IMX_BULK),
+    TURNED = IMX_HAS(IMX_TURNED),
+    TURNS = IMX_HAS(IMX_PINGPONG) ? 2 : 1,
+    SPLIT = IMX_HAS(IMX_SPLIT) ? 2 : 1,
+    /* Threads: who waits and loads, and the rest of its warp, which lists more tiles. */
+    PRODUCERS = IMX_HAS(IMX_LISTED_ONCE) ? 1 : 32,
+    CONSUMERS = TURNS == 2 ? 2 : (TURNED ? IMX_TILE_N : IMX_TILE_M) / IMX_WG_M,
     CLUSTER = IMX_CLUSTER_M * SPLIT,
-    BESIDE_WARPS = 3, /* of the four that produce */
-#ifdef IMX_EIGHT
-    EIGHT = 1,
-#else
-    EIGHT = 0,
-#endif
+    BESIDE_WARPS = 3,              /* of the four that produce */
     ELEMENT_BYTES = EIGHT ? 1 : 2, /* of a and b */
     TILE_K = 128 / ELEMENT_BYTES,
-    CONSUMERS = IMX_CONSUMERS,
     THREADS = 128 * (1 + CONSUMERS),
     HALVES = IMX_WG_M / 64,                 /* 64-row products of a warpgroup */
     TILE_ROWS = IMX_TILE_M * IMX_CLUSTER_M, /* the schedule's: a cluster's */
     TILE_COLS = IMX_TILE_N,
-#ifdef IMX_B_KN
-    B_SHARE = 64 / IMX_CLUSTER_M, /* rows that a block brings for its neighbour too */
-#else
-    B_SHARE = IMX_TILE_N / IMX_CLUSTER_M,
-#endif
+    B_SHARE = (B_KN ? 64 : IMX_TILE_N) / IMX_CLUSTER_M, /* rows that a block brings for its
+                                                         * neighbour too */
     A_BYTES = IMX_TILE_M * 128,
-#ifdef IMX_B_KN
-    B_COLS = (IMX_TILE_N + 63) / 64 * 64, /* whole atoms */
-#else
-    B_COLS = IMX_TILE_N,
-#endif
+    B_COLS = B_KN ? (IMX_TILE_N + 63) / 64 * 64 : IMX_TILE_N, /* whole atoms */
     B_BYTES = B_COLS * 128,
     STAGE_BYTES = A_BYTES + B_BYTES,
     /* Columns of c that one store takes, of a turned tile rows, and bits of its swizzle. */
@@ -189,91 +78,57 @@ enum {
     BARRIERS = 2 * IMX_STAGES + (TURNS == 2 ? 2 : 0) + (SPLIT - 1) * 2 * CONSUMERS * 4,
     BULK_BARRIERS_AT = BARRIERS_AT + BARRIERS * 8,
     SHARED_BYTES = BULK_BARRIERS_AT + BULK * 2 * 8,
-    /* Columns of a part, as they come through the ring (sm90_last.cuh); boxes of a stage. */
-    BOX_BYTES = IMX_TILE_M * PIECE_COLS * 2,
-    BOXES = STAGE_BYTES / BOX_BYTES,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
-/* What a lane of the idle warps has under way when it folds (sm90_epilogue_reduce.cuh).  Where b is
- * [k, n]
-     * the widest tiles' consumers leave it no registers for more. */
-#ifdef IMX_B_KN
-    FOLD_LOADS = IMX_TILE_N > 224 ? 4 : 8,
-#else
-    FOLD_LOADS = 8,
-#endif
-#ifdef IMX_LAST_PARTS
-    FOLDS_FAST = FOLD_LOADS > 4,
-#else
-    FOLDS_FAST = 0,
-#endif
-    /* Of a thread; together what the launch gives all warpgroups.  A third consumer leaves each of
-     * them less, and what they cannot share evenly to the producer's. */
-    PRODUCER_REGISTERS = REDUCE_PULL || PASSES_FAST ? (CONSUMERS > 2 ? 104 : 88)
-                         : HOOKS || FOLDS_FAST      ? (CONSUMERS > 2 ? 80 : 72)
-                         : SCATTER_PUSH || REDUCE_PUSH || BUSY || CONSUMERS > 2 || IMX_SUMS_N <= 64
-                             ? 56
-                             : 40,
-    CONSUMER_REGISTERS =
-        CONSUMERS > 2 ? (4 * 128 - PRODUCER_REGISTERS) / 3 : (3 * 168 - PRODUCER_REGISTERS) / 2,
-#if defined(IMX_SLICES) /* which waits for a: so much more of b, a block */
-    PREFETCH_BYTES = 160 << 10,
-    PREFETCH_STEPS = IMX_STAGES + PREFETCH_BYTES / (B_BYTES / IMX_CLUSTER_M),
-#elif IMX_TILE_M == 64
-    PREFETCH_STEPS = IMX_STAGES,
-#else
-    PREFETCH_STEPS = 0,
-#endif
-#ifdef IMX_SLICES
-    READS_B_ONCE = IMX_CLUSTER_M == 1, /* if there is one row of tiles; much of it is in the cache
-                                        * early, and should stay there */
-#else
-    READS_B_ONCE = 0,
-#endif
-    GAVE_UP = -1, /* instead of a chunk: a wait gave up, nothing is posted any more */
+    GAVE_UP = -1,   /* instead of a chunk: a wait gave up, nothing is posted any more */
 };
 
-/* What consumers need to know of a tile; what fits in 32 bytes. */
+/* What consumers need to know of a tile; what fits in 32 bytes.  Behind the chunk a prologue or an
+ * epilogue keeps its own, never both. */
 typedef struct __attribute__((aligned(16))) tile_info {
-#ifdef IMX_EIGHT
-    int a_row; /* where rows of a and their scales begin; see listed_row */
-#else
-    int steps; /* of TILE_K along k */
-#endif
+    union {
+        int steps; /* of TILE_K along k */
+        int a_row; /* of 8 bits, where rows of a and their scales begin; see listed_row */
+    };
     int rows;     /* of this block, to be stored; may be none, or less */
     int row, col; /* of c */
     int chunk;    /* or GAVE_UP */
-#ifdef IMX_RING
-    int strip;    /* of this block's rows of a */
-    int pass;     /* step of the ring at which they are passed on; -1: they are not */
-    int pass_row; /* the first of them, among its owner's */
-#elif defined(IMX_SPANS)
-    int last;  /* chunk of the block's last row */
-#else
-    int tiles; /* of the chunk */
-#endif
-#ifdef IMX_STORE
-    int owner; /* of the rows; row counts in those */
-    int apart; /* steps from one piece of the tile before to the next, as they are stored */
-#endif
+    union {
+        int last;         /* with SPANS: chunk of the block's last row */
+        struct {          /* where rows go on from rank to rank */
+            int strip;    /* of this block's rows of a */
+            int pass;     /* step of the ring at which they are passed on; -1: they are not */
+            int pass_row; /* the first of them, among its owner's */
+        };
+        struct {
+            int tiles; /* of the chunk, where its last one tells */
+            int owner; /* of the rows, where row counts in those */
+            int apart; /* steps from one piece of the tile before to the next, as they are stored */
+        };
+    };
 } tile_info;
 
 /* What a block has one of. */
 typedef struct block_words {
-    uint64_t epoch;   /* of the run, with IMX_RING */
-    unsigned tiles;   /* in all */
-    int gave_up;      /* a wait of this block did */
-    uint32_t turn;    /* with IMX_RING: tiles that the producer has begun, */
-    int here;         /* columns of the rows of this one that are here, */
-    uint32_t scouted; /* slices that are here, of all the block's tiles in their order, or, with
-                         * IMX_SLICES, of all rows; */
-    uint32_t sent;    /* and those behind the first of whose own rows its share is there */
-    uint32_t ready;   /* with IMX_CREDITS: tiles may go where peers read, or are written to */
-    uint32_t edge;    /* rows of a's smaller box */
-    uint32_t
-        stored[8]; /* with IMX_EPILOGUE_REDUCE: own tiles that each consumer warp has stored; with
-                         * IMX_REDUCE_PULL [0]: tiles that they all have, counted by each */
+    uint64_t epoch;     /* of the run, where rows go from rank to rank */
+    unsigned tiles;     /* in all */
+    int gave_up;        /* a wait of this block did */
+    uint32_t turn;      /* there: tiles that the producer has begun, */
+    int here;           /* columns of the rows of this one that are here */
+    uint32_t scouted;   /* slices that are here, of all the block's tiles in their order, or of all
+                         rows; */
+    uint32_t sent;      /* and those behind the first of whose own rows its share is there */
+    uint32_t ready;     /* tiles may go where peers read, or are written to (sm90_credits.cuh) */
+    uint32_t edge;      /* rows of a's smaller box */
+    uint32_t stored[8]; /* scatter_push: own tiles that each consumer warp has stored; reduce_pull
+                           [0]: tiles that they all have, counted by each */
 } block_words;
 
+static_assert(TURNS == 1 || IMX_WG_M == IMX_TILE_M,
+              "taking turns, a warpgroup has whole tiles, all of the same depth");
+static_assert(SPLIT == 1 || (TURNS == 1 && IMX_WG_M == 64 && IMX_CLUSTER_M == 1),
+              "the two blocks of a split tile have nothing else to share");
+static_assert(!EIGHT || (TURNS == 1 && SPLIT == 1 && !B_KN && !BULK && !TURNED),
+              "a and b of 8 bits have none of these");
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
 static_assert(sizeof(block_words) <= IMX_SM90_WORDS, "and so have a block's words");
 static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it, or columns");
@@ -282,24 +137,6 @@ static_assert(BULK_AT % 128 == 0, "where bulk copies are fast");
 static_assert(!ONE_BUFFER || BULK, "no parts come through the stages, nobody else meets there");
 static_assert(!ONE_BUFFER || CONSUMERS * 4 * PIECES * PIECE_BYTES <= C_AT, "a tile fits there");
 static_assert(SHARED_BYTES == IMX_SHARED_BYTES, "the launch and the kernel agree");
-
-/* As launch.c puts them together.  Boxes of operands are those of a whole tile or smaller, of the
- * rows and columns of the tiles at the edges: the copy engine takes longer over what lies outside
- * of a matrix than over what is there.  c: one, or with IMX_STORE one of each owner's slot. */
-typedef struct imx_gemm_maps {
-    imx_tma_map a, gathered, b, a_edge, gathered_edge, b_edge;
-#ifdef IMX_EPILOGUE_REDUCE
-    imx_tma_map own, parts; /* c, and all ranks' parts of it */
-#endif
-#ifdef IMX_STORE
-    imx_tma_map c[IMX_TEAM_MOST];
-#else
-    imx_tma_map c[1];
-#endif
-#ifdef IMX_RING
-    imx_tma_map pass[IMX_TEAM_MOST - 1]; /* of each step */
-#endif
-} imx_gemm_maps;
 
 typedef struct place {
     uint32_t stage, phase;
@@ -353,11 +190,7 @@ IMX_FN int steps_of(const imx_gemm_args &args)
 
 IMX_FN int steps_of(const imx_gemm_args &args, const tile_info *note)
 {
-#ifdef IMX_EIGHT
-    return steps_of(args);
-#else
-    return note->steps;
-#endif
+    return EIGHT ? steps_of(args) : note->steps;
 }
 
 /* Where this block's step i begins; it may be at or beyond the end of k, where all is zeros. */
@@ -375,6 +208,18 @@ IMX_FN tile_info *info_of(uint32_t stage)
 IMX_FN tile_info *note_of(uint32_t parity)
 {
     return (tile_info *)(shared + NOTES_AT) + (threadIdx.x / 32 - 4) * 2 + parity;
+}
+
+/* Tile i of the list: what consumers get. */
+IMX_FN tile_info *listed(int i)
+{
+    return (tile_info *)(shared + LIST_AT) + i;
+}
+
+/* Where its loads of a begin: a row of map gathered, or ~row of map a. */
+IMX_FN int &listed_row(int i)
+{
+    return ((int *)(shared + ROWS_AT))[i];
 }
 
 /* Which of all tiles this block's tile number `tile` is. */
@@ -452,7 +297,7 @@ IMX_FN void consumers_meet(int consumer)
         asm volatile("bar.sync 6, 128;" : : : "memory");
 }
 
-/* All consumers; with IMX_REDUCE_PULL others have the use of this barrier. */
+/* All consumers; with reduce_pull others have the use of this barrier. */
 IMX_FN void all_consumers_meet(void)
 {
     __syncwarp();

@@ -1,5 +1,5 @@
 /* sm90_push.cuh - pushes of a by the copy engine, beneath the product, in the order and at the pace
- * of team.cuh.  With IMX_BULK, where there is room for them.  One thread a block, whose pieces of
+ * of team.cuh: with IMX_BULK, where there is room for them.  One thread a block, whose pieces of
  * every chunk go through two buffers in shared memory:
  *
  *     a | bring | one of two buffers | arrived, bulk_store | a peer's gathered
@@ -11,8 +11,6 @@
 
 #include "sm90_layout.cuh"
 #include "team.cuh"
-
-#ifdef IMX_BULK
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
@@ -150,12 +148,12 @@ IMX_FN void push_all(const imx_gemm_args &args)
     push_pace pace = push_pace_begin(args.push_pace[0], gridDim.x, IMX_SM90_BULK);
     push_chunk before = { -1, -1 };
     int to = args.team.rank;
-#ifdef IMX_SPANS /* own edges, of which the second tells for both */
-    imx_sm90_edges edges = imx_sm90_edges_of(&args.schedule, TILE_ROWS, (unsigned)to);
-    push_next(args, rows_for(args, to, -1, 0, edges.head), &first, &before, &p, &pace);
-    push_next(args, rows_for(args, to, 0, edges.tail, args.push_rows - edges.tail), &first, &before,
-              &p, &pace);
-#endif
+    if (SPANS) { /* own edges, of which the second tells for both */
+        imx_sm90_edges edges = imx_sm90_edges_of(&args.schedule, TILE_ROWS, (unsigned)to);
+        push_next(args, rows_for(args, to, -1, 0, edges.head), &first, &before, &p, &pace);
+        push_next(args, rows_for(args, to, 0, edges.tail, args.push_rows - edges.tail), &first,
+                  &before, &p, &pace);
+    }
 #pragma unroll 1
     for (int peer = 1; peer < args.team.size; peer++) {
         to = to ? to - 1 : args.team.size - 1;
@@ -181,7 +179,5 @@ IMX_FN int push_bulk(const imx_gemm_args &args, const imbrexd_watch *watch)
     __syncwarp();
     return 1;
 }
-
-#endif
 
 #endif /* IMX_SM90_PUSH_CUH */

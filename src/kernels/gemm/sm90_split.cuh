@@ -13,9 +13,7 @@
 
 #include "sm90_layout.cuh"
 
-#ifdef IMX_SPLIT
-
-static_assert(PIECES == 2, "each block stores a piece");
+static_assert(SPLIT == 1 || PIECES == 2, "each block stores a piece");
 
 /* This warp's sums of piece p to the same warp of the other block, a lane's in fours. */
 IMX_FN void send_sums(const float (&d)[IMX_ACC], int p, uint32_t to, uint32_t bar)
@@ -60,7 +58,5 @@ IMX_FN void exchange(float (&d)[IMX_ACC], uint32_t base, uint32_t *parity)
         mbar_release_at(room_of(base, warp), other);
     *parity ^= 1;
 }
-
-#endif
 
 #endif /* IMX_SM90_SPLIT_CUH */

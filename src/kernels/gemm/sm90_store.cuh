@@ -1,5 +1,5 @@
 /* sm90_store.cuh - the way of sm90.cu's tiles from the registers of its consumers to where they
- * belong: c, or with IMX_STORE the owner of their rows (a block's last: sm90_last.cuh).
+ * belong: c, or where the epilogue has them go.
  *
  * A warp has 16 rows of every 64.  They go through buffers in shared memory, a piece at a time, or
  * where there is but one buffer a block's last tile through what were the stages:
@@ -9,13 +9,33 @@
 #ifndef IMX_SM90_STORE_CUH
 #define IMX_SM90_STORE_CUH
 
-#include "sm90_epilogue_reduce.cuh"
-#include "sm90_hooks.cuh"
 #include "sm90_layout.cuh"
-#include "sm90_reduce_pull.cuh"
 #include "team.cuh"
 
-#ifndef IMX_HOOKS
+/* ---- sums become c --------------------------------------------------------------------------- */
+
+/* Volatile, so that the loads stay where they are: all of them at once want too many registers. */
+IMX_FN float bias_at(const uint16_t *bias, int at, int n)
+{
+    uint16_t element = 0;
+    if (at < n)
+        asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(bias + at) : "memory");
+    return unpack(element);
+}
+
+enum { UNIT_COLS = 8 }; /* elements of 16 bytes, a unit */
+
+/* Unit `at` of c, which begins in column col: the sum, bias and residual. */
+IMX_FN void sum_put(const imx_gemm_args &args, uint32_t at, uint32_t col, float (&sum)[UNIT_COLS])
+{
+#pragma unroll
+    for (int e = 0; e < UNIT_COLS && args.bias; e++)
+        sum[e] += bias_at((const uint16_t *)args.bias, (int)col + e, (int)args.schedule.n);
+    if (args.residual)
+        imx_vector_add(DTYPE, sum, imx_vector_load((const uint4 *)args.residual + at), false);
+    ((uint4 *)args.c)[at] = imx_vector_narrow(DTYPE, sum);
+}
+
 /* d's columns from col on, as products leave them: a row's elements 4j and 4j + 1 are beside each
  * other, 4j + 2 and 4j + 3 eight rows below.  Beyond n it does not matter. */
 template <int count>
@@ -33,7 +53,8 @@ IMX_FN void add_bias(float (&d)[HALVES][count], const imx_gemm_args &args, int c
         }
     }
 }
-#endif
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Where in its piece of c a row's 16-byte unit lies, as the copy engine will read it: swizzled
  * where rows are 128 or 64 bytes; else rows of an odd number of units mostly, which meet no bank
@@ -45,28 +66,6 @@ IMX_FN uint32_t piece_offset(int row, int unit)
     if (PIECE_SWIZZLE == 2)
         return row * 64 + ((unit ^ (row >> 1 & 3)) << 4);
     return row * PIECE_COLS * 2 + (unit << 4);
-}
-
-/* The matrix [rows, n] that the tile is part of, as this rank reaches it: c, this rank's slot at
- * the owner of the rows, or its data, where peers read. */
-IMX_FN uint16_t *home_of(const imx_gemm_args &args, const tile_info *note)
-{
-#if defined(IMX_STORE)
-    return (uint16_t *)(imx_team_data(&args.team, note->owner) + args.team.rank * args.slot_bytes);
-#elif defined(IMX_REDUCE_PULL)
-    return (uint16_t *)imx_team_data(&args.team, args.team.rank);
-#else
-    return (uint16_t *)args.c;
-#endif
-}
-
-IMX_FN const imx_tma_map *map_for(const imx_tma_map *c, const tile_info *note)
-{
-#ifdef IMX_STORE
-    return c + note->owner;
-#else
-    return c;
-#endif
 }
 
 /* One warp's piece by ordinary stores, with an eye to both edges. */
@@ -147,83 +146,5 @@ IMX_FN void send_buffer(const imx_tma_map *to, uint32_t piece, int col, int row,
         bulk_commit();
     }
 }
-
-/* Piece p of this warp's 16 rows, which begin at first_row of the block's tile, is in `piece`, and
- * leaves. */
-IMX_FN void send_piece(const imx_gemm_args &args, const imx_tma_map *c, const tile_info *note,
-                       int first_row, uint32_t piece, int p)
-{
-    int row = note->row + first_row, rows = note->rows - first_row;
-    int col = note->col + p * PIECE_COLS;
-#if defined(IMX_C_PLAIN)
-    const int whole = 0;
-#elif defined(IMX_STORE)
-    const int whole = 1; /* the map ends where the owner's rows do */
-#else
-    int whole = rows >= 16;
-#endif
-    if (whole) {
-        send_buffer(map_for(c, note), piece, col, row,
-                    col < (int)args.schedule.n && (!SCATTER_PUSH || rows > 0));
-    } else {
-        __syncwarp();
-#ifdef IMX_C_PLAIN
-        store_plain(args, home_of(args, note), row, rows, col, piece);
-#else
-        store_units(args, home_of(args, note), row, rows, col, piece);
-#endif
-        __syncwarp();
-        if (lane_here() == 0)
-            bulk_commit(); /* of nothing: whoever waits counts one a piece */
-    }
-}
-
-/* The same by way of `piece`; packed: the tile's rounded elements. */
-IMX_FN void store_piece(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                        const imx_tma_map *c, const tile_info *note, int first_row, uint32_t piece,
-                        int p)
-{
-    fill_buffer(piece, &packed[p * PIECE_COLS / 4]);
-    send_piece(args, c, note, first_row, piece, p);
-}
-
-/* All of them. */
-IMX_FN void store(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
-                  const imx_tma_map *c, const tile_info *note, int first_row, uint32_t base)
-{
-#pragma unroll
-    for (int p = 0; p < PIECES; p++)
-        store_piece(packed, args, c, note, first_row, take_buffer(base, p), p);
-}
-
-#ifdef IMX_POSTS
-
-/* This warp's share of a tile is stored: counts it, and the chunk's last posts. */
-IMX_FN void post(const imx_gemm_args &args, const tile_info *note)
-{
-    int chunk = note->chunk;
-    __syncwarp();
-    if (threadIdx.x % 32 != 0 || chunk == GAVE_UP || (!SCATTER_PUSH && !REDUCE_PULL && !args.done))
-        return;
-    bulk_wait();
-#ifdef IMX_REDUCE_PULL
-    shared_count(collect_stored(), 1);
-#endif
-#ifdef IMX_EPILOGUE_REDUCE
-    if (note->owner == args.team.rank) {
-        count_own();
-        return;
-    }
-#endif
-#if defined(IMX_STORE) && defined(IMX_C_PLAIN)
-    imbrexd_fence_post(); /* ordinary stores: their way to a peer does not lie within this GPU */
-#endif
-    uint32_t last = (uint32_t)(note->tiles * CLUSTER * CONSUMERS / TURNS * 4);
-    if (!imbrexd_counter_last(&args.counters[chunk], last))
-        return;
-    hook_done(args, note, chunk);
-}
-
-#endif
 
 #endif /* IMX_SM90_STORE_CUH */

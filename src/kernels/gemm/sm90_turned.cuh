@@ -12,11 +12,8 @@
 #ifndef IMX_SM90_TURNED_CUH
 #define IMX_SM90_TURNED_CUH
 
-#include "sm90_epilogue_reduce.cuh"
 #include "sm90_layout.cuh"
 #include "sm90_store.cuh"
-
-#ifdef IMX_TURNED
 
 enum { TURNED_COLS = 64, TURNED_UNITS = TURNED_COLS / 8 };
 
@@ -61,9 +58,8 @@ IMX_FN void send_turned(const imx_gemm_args &args, int row, int rows, int col, u
 {
     int n = (int)args.schedule.n, thread = (int)thread_here() % 128;
     uint16_t *c = (uint16_t *)args.c;
-#ifdef IMX_C_PLAIN
 #pragma unroll 1
-    for (int i = thread; i < rows * TURNED_COLS; i += 128) {
+    for (int i = thread; C_PLAIN && i < rows * TURNED_COLS; i += 128) {
         int r = i / TURNED_COLS, at = i % TURNED_COLS;
         uint16_t element;
         uint32_t from = piece + turned_offset(r, at / 8) + at % 8 * 2;
@@ -71,14 +67,12 @@ IMX_FN void send_turned(const imx_gemm_args &args, int row, int rows, int col, u
         if (col + at < n)
             c[(int64_t)(row + r) * n + col + at] = element;
     }
-#else
 #pragma unroll 1
-    for (int i = thread; i < rows * TURNED_UNITS; i += 128) {
+    for (int i = thread; !C_PLAIN && i < rows * TURNED_UNITS; i += 128) {
         int r = i / TURNED_UNITS, unit = i % TURNED_UNITS, at = col + unit * 8;
         if (at < n)
             *(uint4 *)&c[(int64_t)(row + r) * n + at] = ld_shared(piece + turned_offset(r, unit));
     }
-#endif
 }
 
 /* Piece p of the tile, which the whole warpgroup stores.  Of two buffers, one meeting a piece keeps
@@ -100,7 +94,5 @@ IMX_FN void store_turned(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_a
     send_turned(args, note->row + first, rows < most ? rows : most, note->col + consumer * 64,
                 piece);
 }
-
-#endif
 
 #endif /* IMX_SM90_TURNED_CUH */

@@ -180,7 +180,7 @@ IMX_TEAM_GPU void team_end(const imx_gemm_args &args)
         imx_end_run(&args.team, args.epoch, team_use(args), args.ended);
 }
 
-#ifdef IMX_PUSH
+/* ---- pushes ---------------------------------------------------------------------------------- */
 
 enum { PUSH_AT_ONCE = 2, PUSH_UNIT = 16, PUSH_BURST = PUSH_AT_ONCE * 32 * PUSH_UNIT };
 
@@ -357,7 +357,5 @@ IMX_TEAM_GPU int push(const imx_gemm_args &args, const imbrexd_watch *watch, int
     push_chunks(args, args.k * element, warps);
     return 1;
 }
-
-#endif
 
 #endif /* IMX_TEAM_CUH */

@@ -1,5 +1,5 @@
-/* sm90_slices.cuh - with IMX_SLICES: all ranks' rows are one chunk, of slices of k, and come under
- * the first tiles' products, with IMX_PASS slice by slice.
+/* sm90_prologue_slices.cuh - all ranks' rows are one chunk, of slices of k, and come under the
+ * first tiles' products, slice by slice.
  *
  *     sender     | slice 0 of own rows, to the peers and to where loads find it | slice 1, in time
  *     mover      | slice 0 of peers' rows, as it comes, to where loads find it | slice 1 ...
@@ -12,34 +12,14 @@
  * before and are made 0 again by who moved them on.  So no slice waits for a fence that reaches
  * the peers, and all signals stay on this GPU: a word of each block, that no block needs to wait
  * for another's count.  Who loads would run dry if it looked for them itself.
- *
- * Without IMX_PASS others, or of 8 bits the idle warps, bring all of a rank's rows, and raise a
- * signal for each rank.
  */
-#ifndef IMX_SM90_SLICES_CUH
-#define IMX_SM90_SLICES_CUH
+#ifndef IMX_SM90_PROLOGUE_SLICES_CUH
+#define IMX_SM90_PROLOGUE_SLICES_CUH
 
-#ifdef IMX_SLICES
-
-#include "sm90_layout.cuh"
-#include "team.cuh"
-
-enum { SLICES_ALL = 0x7fffffff };
-
-#ifndef IMX_PASS
-
-/* The loading thread: so many columns are here, more than k. */
-IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *watch, int)
-{
-    if (!team_chunks(args, watch))
-        gave_up_here() = 1;
-    imbrexd_fence_tma();
-    return SLICES_ALL;
-}
-
-#else
+#include "sm90_policy.cuh"
 
 enum {
+    PASSES_FAST = IMX_SUMS_N <= (CONSUMERS > 2 ? 96 : 224),
     /* Units of a lane, under way at once, and as they are moved on: what there are registers for,
      * beside wide tiles' sums. */
     SLICE_SENDS = IMX_SUMS_N < (CONSUMERS > 2 ? 112 : 144) ? 4 : 2,
@@ -237,7 +217,7 @@ IMX_FN int slice_move(const imx_gemm_args &args, const imbrexd_watch *watch, sli
     return 1;
 }
 
-/* ---- the scout ------------------------------------------------------------------------------ */
+/* ---- the scout ------------------------------------------------------------------------------- */
 
 /* Before thread 0 meets the others. */
 IMX_FN void slices_init(void)
@@ -370,7 +350,7 @@ IMX_FN int slices_pass(const imx_gemm_args &args, const imbrexd_watch *watch)
 }
 
 /* The loading thread: until column k is here; so many are. */
-IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *, int k)
+IMX_FN int slices_here(const imx_gemm_args &args, int k)
 {
     uint32_t want = (uint32_t)min(k / args.slice_k, args.slices - 1), seen;
     imx_trace_begin(IMX_TRACE_CHUNK);
@@ -378,11 +358,38 @@ IMX_FN int slices_here(const imx_gemm_args &args, const imbrexd_watch *, int k)
         seen = shared_counted(scouted());
     while (seen <= want);
     imx_trace_end(IMX_TRACE_CHUNK, -1, (int)want);
-    return seen >= (uint32_t)args.slices ? SLICES_ALL : (int)seen * args.slice_k;
+    return seen >= (uint32_t)args.slices ? ALL_COLUMNS : (int)seen * args.slice_k;
 }
 
-#endif
+/* ---- the prologue ---------------------------------------------------------------------------- */
 
-#endif /* IMX_SLICES */
+static_assert(!EIGHT, "of 8 bits a rank's rows go at once, and their scales");
 
-#endif /* IMX_SM90_SLICES_CUH */
+struct prologue_slices : prologue_none {
+    enum {
+        REGISTERS = PASSES_FAST ? REGISTERS_MOST : REGISTERS_FEW,
+        GATHERS = 1,
+        B_FIRST = 1,
+        ALL_RANKS = 1,
+        ENDS_RUN = 1,
+    };
+
+    IMX_FN void init(void) { slices_init(); }
+
+    /* The columns that are here. */
+    IMX_FN int begin(const imx_gemm_args &args) { return args.ready ? 0 : ALL_COLUMNS; }
+
+    IMX_FN int begin_step(const imx_gemm_args &args, const imbrexd_watch *, int k, int here)
+    {
+        if (k >= here)
+            here = slices_here(args, k);
+        return here;
+    }
+
+    IMX_FN int beside(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tma_map *)
+    {
+        return slices_pass(args, watch);
+    }
+};
+
+#endif /* IMX_SM90_PROLOGUE_SLICES_CUH */

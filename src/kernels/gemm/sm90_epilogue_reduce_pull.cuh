@@ -1,4 +1,4 @@
-/* sm90_reduce_pull.cuh - with IMX_REDUCE_PULL: tiles have rows of several ranks, and stay in this
+/* sm90_epilogue_reduce_pull.cuh - tiles have rows of several ranks, and stay in this
  * rank's data.  Once a chunk of columns stands on all ranks each reads its own rows of it, in rank
  * order, and makes c of them: all chunks but the last beneath the products of the next one.
  *
@@ -7,15 +7,12 @@
  *
  * One warp a block looks for the others' signals, and credits: all of them would hold them up.
  */
-#ifndef IMX_SM90_REDUCE_PULL_CUH
-#define IMX_SM90_REDUCE_PULL_CUH
-
-#ifdef IMX_REDUCE_PULL
+#ifndef IMX_SM90_EPILOGUE_REDUCE_PULL_CUH
+#define IMX_SM90_EPILOGUE_REDUCE_PULL_CUH
 
 #include "sm90_credits.cuh"
-#include "sm90_epilogue_reduce.cuh"
-#include "sm90_layout.cuh"
-#include "team.cuh"
+#include "sm90_policy.cuh"
+#include "sm90_store.cuh"
 
 enum {
     COLLECT_BESIDE = 96, /* threads of the idle warps, and with the consumers */
@@ -77,7 +74,7 @@ IMX_FN int collect_wait(const imx_gemm_args &args, const imbrexd_watch *watch, i
     return team_columns(args, watch, q);
 }
 
-/* All who read a chunk, when it stands: barrier 1 is free without IMX_PUSH. */
+/* All who read a chunk, when it stands: barrier 1 is free, as nobody pushes. */
 IMX_FN void collect_meet(bool last)
 {
     __syncwarp();
@@ -88,8 +85,6 @@ IMX_FN void collect_meet(bool last)
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
-
-#ifndef IMX_C_PLAIN
 
 /* One of own rows' units: where it lies among them, and its first column. */
 typedef struct collect_unit {
@@ -126,7 +121,7 @@ IMX_FN void collect_units(const imx_gemm_args &args, uint32_t first,
 }
 
 /* Thread number `thread` of all blocks' `threads`: its share of chunk q of own rows. */
-IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
+IMX_FN void collect_whole(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
 {
     uint32_t row_units = (uint32_t)args.schedule.n / UNIT_COLS;
     uint32_t first_row = (uint32_t)team_row(args, args.team.rank);
@@ -154,8 +149,6 @@ IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uin
     }
 }
 
-#else
-
 enum { COLLECT_PLAIN = IMX_PARTS < 4 ? IMX_PARTS : 4 }; /* parts that are under way together */
 
 /* Up to eight elements, of which `count` are there. */
@@ -167,7 +160,7 @@ IMX_FN uint4 collect_load(const char *at, int count)
 }
 
 /* The same where rows are not whole units, which end where the chunk does. */
-IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
+IMX_FN void collect_plain(const imx_gemm_args &args, int q, uint32_t thread, uint32_t threads)
 {
     uint32_t n = (uint32_t)args.schedule.n, first_row = (uint32_t)team_row(args, args.team.rank);
     uint32_t rows = (uint32_t)team_row(args, args.team.rank + 1) - first_row;
@@ -207,8 +200,6 @@ IMX_FN void collect_share(const imx_gemm_args &args, int q, uint32_t thread, uin
     }
 }
 
-#endif
-
 /* ---- who reads ------------------------------------------------------------------------------- */
 
 /* One of the block's `threads` that read chunk q. */
@@ -217,7 +208,12 @@ IMX_FN void collect_chunk(const imx_gemm_args &args, int q, uint32_t thread, uin
     if (gave_up_here())
         return;
     imx_trace_begin(IMX_TRACE_FOLD);
-    collect_share(args, q, blockIdx.x * threads + thread, gridDim.x * threads);
+    thread += blockIdx.x * threads;
+    threads *= gridDim.x;
+    if constexpr (C_PLAIN)
+        collect_plain(args, q, thread, threads);
+    else
+        collect_whole(args, q, thread, threads);
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, q);
 }
 
@@ -246,6 +242,52 @@ IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
     return there;
 }
 
-#endif /* IMX_REDUCE_PULL */
+/* ---- the epilogue ---------------------------------------------------------------------------- */
 
-#endif /* IMX_SM90_REDUCE_PULL_CUH */
+struct epilogue_reduce_pull : epilogue_store {
+    enum {
+        REGISTERS = REGISTERS_MOST,
+        ADDS_BIAS = 0,
+        PEERS_SEE = 1,
+        WANTS_CREDITS = 1,
+        POSTS = 1,
+        ENDS_RUN = 1,
+    };
+
+    IMX_FN void init(void)
+    {
+        credits_init();
+        collect_init();
+    }
+
+    IMX_FN void note(const imx_gemm_args &, unsigned, const imx_sm90_tile &t, int, int, int,
+                     tile_info *info)
+    {
+        info->tiles = t.chunk_tiles;
+    }
+
+    IMX_FN uint16_t *home(const imx_gemm_args &args, const tile_info *)
+    {
+        return (uint16_t *)imx_team_data(&args.team, args.team.rank);
+    }
+
+    IMX_FN bool stored(const imx_gemm_args &, const tile_info *)
+    {
+        shared_count(collect_stored(), 1);
+        return true;
+    }
+
+    IMX_FN void tell(const imx_gemm_args &args, const tile_info *, int chunk)
+    {
+        team_post_all(args, chunk);
+    }
+
+    IMX_FN void finish(const imx_gemm_args &args) { collect_last(args); }
+
+    IMX_FN int beside(const imx_gemm_args &args, const imbrexd_watch *watch)
+    {
+        return collect(args, watch);
+    }
+};
+
+#endif /* IMX_SM90_EPILOGUE_REDUCE_PULL_CUH */

@@ -1,4 +1,4 @@
-/* sm90_reduce_push.cuh - with IMX_REDUCE_PUSH: the warp that has made 16 rows of a tile sends them
+/* sm90_epilogue_reduce_push.cuh - the warp that has made 16 rows of a tile sends them
  * to their owners out of its registers, own rows to this rank's own slot, and adds up its share of
  * what comes of own rows.
  *
@@ -23,28 +23,17 @@
  * Warps that take turns send a tile beneath the other's products, at a pace that leaves room for
  * their loads, and add up there, too; the last one goes at once, and they add up together.
  */
-#ifndef IMX_SM90_REDUCE_PUSH_CUH
-#define IMX_SM90_REDUCE_PUSH_CUH
-
-#ifdef IMX_REDUCE_PUSH
+#ifndef IMX_SM90_EPILOGUE_REDUCE_PUSH_CUH
+#define IMX_SM90_EPILOGUE_REDUCE_PUSH_CUH
 
 #include "sm90_credits.cuh"
-#include "sm90_epilogue_reduce.cuh"
-#include "sm90_layout.cuh"
+#include "sm90_policy.cuh"
+#include "sm90_store.cuh"
 #include "sum.h"
-#include "team.cuh"
 
 enum {
-#ifdef IMX_REDUCE_ALL
-    SUM_ALL = 1,
-#else
-    SUM_ALL = 0,
-#endif
-#ifdef IMX_REDUCE_FAN
-    SUM_FAN = 1,
-#else
-    SUM_FAN = 0,
-#endif
+    SUM_ALL = IMX_HAS(IMX_REDUCE_ALL),
+    SUM_FAN = IMX_HAS(IMX_REDUCE_FAN),
     SUM_WORDS = IMX_TILE_N / 8 / SPLIT,    /* a lane's, of a row, of this block's columns */
     SUM_UNITS = (SUM_WORDS + 3) / 4,       /* of 16 bytes */
     SUM_BOTH = 2 * SUM_UNITS,              /* of a lane's two rows, the upper one's first */
@@ -276,14 +265,12 @@ IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, uint32_t wo
     uint16_t *c = (uint16_t *)args.c + row * n + col;
     if (col >= n)
         return;
-#ifdef IMX_C_PLAIN
-    if (n % 2) {
+    if (C_PLAIN && n % 2) {
         c[0] = (uint16_t)word;
         if (col + 1 < n)
             c[1] = (uint16_t)(word >> 16);
         return;
     }
-#endif
     *(uint32_t *)c = word;
 }
 
@@ -512,6 +499,34 @@ IMX_FN int sum_due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32
     return there;
 }
 
-#endif /* IMX_REDUCE_PUSH */
+/* ---- the epilogue ---------------------------------------------------------------------------- */
 
-#endif /* IMX_SM90_REDUCE_PUSH_CUH */
+/* Its run ends when the next one begins: sum_books. */
+struct epilogue_reduce_push : epilogue_store {
+    enum { REGISTERS = REGISTERS_FEW, ADDS_BIAS = 0, SENDS = 1 };
+
+    IMX_FN void init(void) { credits_init(); }
+
+    IMX_FN void due(const imx_gemm_args &args, const imbrexd_watch *watch, uint32_t next)
+    {
+        if (!sum_due(args, watch, next))
+            gave_up_here() = 1;
+    }
+
+    IMX_FN uint32_t word(float low, float high) { return imx_vector_go_word(pack(low, high)); }
+
+    IMX_FN int may_send(void) { return may_store(); }
+
+    IMX_FN void send(const uint32_t (&packed)[IMX_ACC / 2], const imx_gemm_args &args,
+                     const tile_info *note, int first_row, bool last)
+    {
+        sum_send(packed, args, note, first_row, last);
+    }
+
+    IMX_FN int beside(const imx_gemm_args &args, const imbrexd_watch *watch)
+    {
+        return thread_here() >= 64 || sum_books(args, watch);
+    }
+};
+
+#endif /* IMX_SM90_EPILOGUE_REDUCE_PUSH_CUH */

@@ -1,5 +1,5 @@
-/* sm90_epilogue_reduce.cuh - with IMX_EPILOGUE_REDUCE: tiles of a rank's own rows become c, once
- * all parts of them lie in its slots.
+/* sm90_fold.cuh - with scatter_push: tiles of a rank's own rows become c, once all parts of them
+ * lie in its slots.
  *
  *     consumers     | products of own tile 0 | of own tile 1       | of own tile 2       | fold 2
  *                                            | store 0 to own slot | store 1             |
@@ -8,40 +8,18 @@
  * A block folds the tiles that it made, so that nobody else need know of them.  Its last one is
  * folded by those who made it: every warp its own rows, at once (sm90_last.cuh).
  */
-#ifndef IMX_SM90_EPILOGUE_REDUCE_CUH
-#define IMX_SM90_EPILOGUE_REDUCE_CUH
+#ifndef IMX_SM90_FOLD_CUH
+#define IMX_SM90_FOLD_CUH
 
 #include "sm90_credits.cuh"
 #include "sm90_layout.cuh"
+#include "sm90_store.cuh"
 #include "team.cuh"
 
-#ifndef IMX_HOOKS
-/* Volatile, so that the loads stay where they are: all of them at once want too many registers. */
-IMX_FN float bias_at(const uint16_t *bias, int at, int n)
-{
-    uint16_t element = 0;
-    if (at < n)
-        asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(bias + at) : "memory");
-    return unpack(element);
-}
-
-enum { UNIT_COLS = 8 }; /* elements of 16 bytes, a unit */
-
-/* Unit `at` of c, which begins in column col: the sum, bias and residual. */
-IMX_FN void sum_put(const imx_gemm_args &args, uint32_t at, uint32_t col, float (&sum)[UNIT_COLS])
-{
-#pragma unroll
-    for (int e = 0; e < UNIT_COLS && args.bias; e++)
-        sum[e] += bias_at((const uint16_t *)args.bias, (int)col + e, (int)args.schedule.n);
-    if (args.residual)
-        imx_vector_add(DTYPE, sum, imx_vector_load((const uint4 *)args.residual + at), false);
-    ((uint4 *)args.c)[at] = imx_vector_narrow(DTYPE, sum);
-}
-#endif
-
-#ifdef IMX_EPILOGUE_REDUCE
-
 enum {
+    /* What a lane of the idle warps has under way.  Where b is [k, n] the widest tiles' consumers
+     * leave it no registers for more. */
+    FOLD_LOADS = B_KN && IMX_TILE_N > 224 ? 4 : 8,
     UNITS = IMX_TILE_N / UNIT_COLS,
     /* What holds a fold up is the way to memory, so many loads are under way: of so many parts, of
      * so many units. */
@@ -85,8 +63,6 @@ IMX_FN int own_stored(uint32_t tiles)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-#ifndef IMX_C_PLAIN
-
 /* The first column of unit `at` of c, where bias needs it. */
 IMX_FN uint32_t fold_col(const imx_gemm_args &args, uint32_t at)
 {
@@ -121,8 +97,8 @@ template <int units> IMX_FN void fold(const imx_gemm_args &args, uint32_t at, ui
 
 /* One of `threads`: its share of [rows, IMX_TILE_N] from row, col of own rows on, which is one
  * column of units, in every so-many-th row. */
-IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int thread,
-                      int threads)
+IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int thread,
+                       int threads)
 {
     uint32_t across = (uint32_t)args.schedule.n / UNIT_COLS;
     int step = threads / UNITS, first = thread / UNITS;
@@ -141,10 +117,9 @@ IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int
         fold<1>(args, at, 0);
 }
 
-#else
-
-/* The same element by element, since rows are not whole units. */
-IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int first, int step)
+/* The same element by element, where rows are not whole units. */
+IMX_FN void fold_elements(const imx_gemm_args &args, int row, int rows, int col, int first,
+                          int step)
 {
     int n = (int)args.schedule.n;
     const char *slot = imx_team_data(&args.team, args.team.rank);
@@ -165,7 +140,14 @@ IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int
     }
 }
 
-#endif
+IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int thread,
+                      int threads)
+{
+    if constexpr (C_PLAIN)
+        fold_elements(args, row, rows, col, thread, threads);
+    else
+        fold_units(args, row, rows, col, thread, threads);
+}
 
 /* ---- who folds ------------------------------------------------------------------------------- */
 
@@ -195,6 +177,4 @@ IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
     return 1;
 }
 
-#endif
-
-#endif /* IMX_SM90_EPILOGUE_REDUCE_CUH */
+#endif /* IMX_SM90_FOLD_CUH */

@@ -1,5 +1,5 @@
-/* sm90_ring.cuh - rows of a go on from rank to rank beneath sm90.cu's product (ring.h): the thread
- * that looks for the producer whether they have come, and the one that passes them on.
+/* sm90_prologue_ring.cuh - rows of a go on from rank to rank beneath sm90.cu's product (ring.h):
+ * the thread that looks for the producer whether they have come, and the one that passes them on.
  *
  *     scout       | tile 0: slice 0 | slice 1 | ... | tile 1: ...    as far ahead as it can see
  *     producer    | load 0 | load 1 | load 2 | load 3 | ...
@@ -11,23 +11,19 @@
  * every stage, also of tiles that do not pass their rows on: of a barrier one sees no more than
  * whether its phase is odd, so whoever skipped stages might take an old phase for a new one.
  */
-#ifndef IMX_SM90_RING_CUH
-#define IMX_SM90_RING_CUH
+#ifndef IMX_SM90_PROLOGUE_RING_CUH
+#define IMX_SM90_PROLOGUE_RING_CUH
 
-#ifdef IMX_RING
-
-#include "sm90_layout.cuh"
+#include "sm90_policy.cuh"
 #include "sm90_tile.h"
-#include "team.cuh"
 
 enum {
-    RING_ALL = 0x7fffffff,
     ALL_SLICES = 1 << 30, /* more than a block's tiles have */
     LANDED_AFTER = 3,     /* steps after a slice's last: by then a peer has it */
     RING_PATIENCE_NS = 10 * 1000 * 1000,
 };
 
-/* ---- the producer --------------------------------------------------------------------------- */
+/* ---- the producer ---------------------------------------------------------------------------- */
 
 /* Of tiles. */
 IMX_FN int ring_columns(const imx_gemm_args &args)
@@ -74,7 +70,7 @@ IMX_FN void ring_init(void)
 IMX_FN void ring_begin(int own)
 {
     ring_turn() = ring_turn() + 1;
-    ring_here() = own ? RING_ALL : 0;
+    ring_here() = own ? ALL_COLUMNS : 0;
 }
 
 /* Until the scout has seen column k of the tile.  Slices are counted through all of the block's
@@ -89,10 +85,10 @@ IMX_FN void ring_wait(const imx_gemm_args &args, int strip, int k)
             seen = shared_counted(scouted()) - before;
         imx_trace_end(IMX_TRACE_CHUNK, imx_ring_from(&args.schedule), strip / IMX_RING_LANES);
     }
-    ring_here() = seen >= (uint32_t)args.slices ? RING_ALL : (int)seen * args.slice_k;
+    ring_here() = seen >= (uint32_t)args.slices ? ALL_COLUMNS : (int)seen * args.slice_k;
 }
 
-/* ---- the scout ------------------------------------------------------------------------------ */
+/* ---- the scout ------------------------------------------------------------------------------- */
 
 /* Until a slice is here.  Who waits for rows that came a longer way is more patient, so that the
  * first to say that it waited too long is the one next to the rank that is to blame. */
@@ -135,7 +131,7 @@ IMX_FN void scout(const imx_gemm_args &args, const imbrexd_watch *watch)
     }
 }
 
-/* ---- the forwarder -------------------------------------------------------------------------- */
+/* ---- the forwarder --------------------------------------------------------------------------- */
 
 /* One slice of the strip has landed: tells the rank that gets it. */
 IMX_FN void ring_post(const imx_gemm_args &args, int strip, int slice)
@@ -229,6 +225,53 @@ IMX_FN void forward(const imx_gemm_args &args, const imbrexd_watch *watch, const
     }
 }
 
-#endif /* IMX_RING */
+/* ---- the prologue ---------------------------------------------------------------------------- */
 
-#endif /* IMX_SM90_RING_CUH */
+struct prologue_ring : prologue_none {
+    enum {
+        REGISTERS = REGISTERS_FEW,
+        MAPS = IMX_TEAM_MOST - 1, /* where rows go on to, at each step but the last */
+        READERS = 1,
+        GATHERS = 1,
+        ENDS_RUN = 1,
+    };
+
+    IMX_FN void init(void) { ring_init(); }
+
+    IMX_FN void note(const imx_gemm_args &args, const imx_sm90_tile &t, tile_info *info)
+    {
+        ring_note(args, t, info);
+    }
+
+    IMX_FN int begin(const imx_gemm_args &args)
+    {
+        if (threadIdx.x == 0)
+            ring_use() = team_use(args);
+        return 0;
+    }
+
+    IMX_FN int begin_tile(const tile_info *info, int row, int)
+    {
+        ring_begin(row < 0);
+        return info->strip;
+    }
+
+    IMX_FN int begin_step(const imx_gemm_args &args, const imbrexd_watch *, int k, int strip)
+    {
+        if (k >= ring_here())
+            ring_wait(args, strip, k);
+        return strip;
+    }
+
+    IMX_FN int beside(const imx_gemm_args &args, const imbrexd_watch *watch,
+                      const imx_tma_map *maps)
+    {
+        if (threadIdx.x == 32)
+            forward(args, watch, maps);
+        else if (threadIdx.x == 64)
+            scout(args, watch);
+        return 1;
+    }
+};
+
+#endif /* IMX_SM90_PROLOGUE_RING_CUH */
