@@ -98,23 +98,13 @@ IMX_FN void collect_units(const imx_gemm_args &args, uint32_t first,
                           const collect_unit (&unit)[units])
 {
     float sum[units][UNIT_COLS];
-#pragma unroll
-    for (int r = 0; r < IMX_PARTS; r += COLLECT_PARTS) {
-        uint4 part[COLLECT_PARTS][units]; /* all under way before the first is added */
-#pragma unroll
-        for (int p = 0; p < COLLECT_PARTS && r + p < IMX_PARTS; p++) {
-            const uint4 *from = (const uint4 *)imx_team_data(&args.team, r + p) + first;
-#pragma unroll
-            for (int u = 0; u < units; u++)
-                part[p][u] = imx_vector_load(from + unit[u].at);
-        }
-#pragma unroll
-        for (int u = 0; u < units; u++) {
-#pragma unroll
-            for (int p = 0; p < COLLECT_PARTS && r + p < IMX_PARTS; p++)
-                imx_vector_add(DTYPE, sum[u], part[p][u], r + p == 0);
-        }
-    }
+    sum_parts<IMX_PARTS, COLLECT_PARTS>(
+        sum,
+        [&](int r, int u) {
+            const uint4 *from = (const uint4 *)imx_team_data(&args.team, r) + first;
+            return imx_vector_load(from + unit[u].at);
+        },
+        [](int) {});
 #pragma unroll
     for (int u = 0; u < units; u++)
         sum_put(args, unit[u].at, unit[u].col, sum[u]);

@@ -74,25 +74,12 @@ template <int units> IMX_FN void fold(const imx_gemm_args &args, uint32_t at, ui
 {
     const char *from = imx_team_data(&args.team, args.team.rank);
     float sum[units][UNIT_COLS];
-#pragma unroll
-    for (int first = 0; first < IMX_RANKS; first += PARTS_AT_ONCE) {
-        uint4 part[PARTS_AT_ONCE][units]; /* all under way before the first is added */
-#pragma unroll
-        for (int p = 0; p < PARTS_AT_ONCE && first + p < IMX_RANKS; p++) {
-#pragma unroll
-            for (int u = 0; u < units; u++)
-                part[p][u] = imx_vector_load(from + (int64_t)(at + u * down) * 16);
-            from += args.slot_bytes;
-        }
-#pragma unroll
-        for (int u = 0; u < units; u++) {
-#pragma unroll
-            for (int p = 0; p < PARTS_AT_ONCE && first + p < IMX_RANKS; p++)
-                imx_vector_add(DTYPE, sum[u], part[p][u], first + p == 0);
-            if (first + PARTS_AT_ONCE >= IMX_RANKS)
-                sum_put(args, at + u * down, fold_col(args, at + u * down), sum[u]);
-        }
-    }
+    sum_parts<IMX_RANKS, PARTS_AT_ONCE>(
+        sum,
+        [&](int r, int u) {
+            return imx_vector_load(from + r * args.slot_bytes + (int64_t)(at + u * down) * 16);
+        },
+        [&](int u) { sum_put(args, at + u * down, fold_col(args, at + u * down), sum[u]); });
 }
 
 /* One of `threads`: its share of [rows, IMX_TILE_N] from row, col of own rows on, which is one

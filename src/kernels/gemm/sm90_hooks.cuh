@@ -13,6 +13,7 @@
 
 #include "sm90_owners.cuh"
 #include "sm90_policy.cuh"
+#include "sm90_store.cuh"
 
 IMX_FN const imx_user_args &user_of(const imx_gemm_args &args)
 {
@@ -101,27 +102,14 @@ struct epilogue_hooks : epilogue_owners {
 
 enum { ADD_AT_ONCE = 2, ADD_LOADS = 8 };
 
-/* So many parts of several units, each `apart` bytes after the one before.  What holds a sum up is
- * the way to memory: all loads are under way before the first is added. */
+/* So many parts of several units, each `apart` bytes after the one before. */
 template <int count>
 IMX_FN void add_some(char *to, const char *parts, size_t stride, unsigned apart)
 {
-    uint4 part[count][ADD_LOADS / count];
-#pragma unroll
-    for (int r = 0; r < count; r++, parts += stride) {
-        const char *from = parts;
-#pragma unroll
-        for (int i = 0; i < ADD_LOADS / count; i++, from += apart)
-            part[r][i] = imx_vector_load(from);
-    }
-#pragma unroll
-    for (int i = 0; i < ADD_LOADS / count; i++, to += apart) {
-        float sum[8];
-#pragma unroll
-        for (int r = 0; r < count; r++)
-            imx_vector_add(DTYPE, sum, part[r][i], r == 0);
-        *(uint4 *)to = imx_vector_narrow(DTYPE, sum);
-    }
+    float sum[ADD_LOADS / count][UNIT_COLS];
+    sum_parts<count, count>(
+        sum, [&](int r, int u) { return imx_vector_load(parts + r * stride + (size_t)u * apart); },
+        [&](int u) { *(uint4 *)(to + (size_t)u * apart) = imx_vector_narrow(DTYPE, sum[u]); });
 }
 
 /* Most units of a thread, if there are 2 to `most` parts; it returns the first unit that is left.

@@ -25,6 +25,32 @@ IMX_FN float bias_at(const uint16_t *bias, int at, int n)
 
 enum { UNIT_COLS = 8 }; /* elements of 16 bytes, a unit */
 
+/* sum = units of all ranks' parts, in rank order: load(r, u) is unit u of rank r's, and take(u)
+ * comes when that is done.  What holds a sum up is the way to memory, so the loads of `at_once`
+ * parts are under way before the first is added. */
+template <int parts, int at_once, int units, class loader, class taker>
+IMX_FN void sum_parts(float (&sum)[units][UNIT_COLS], loader load, taker take)
+{
+#pragma unroll
+    for (int r = 0; r < parts; r += at_once) {
+        uint4 part[at_once][units];
+#pragma unroll
+        for (int p = 0; p < at_once && r + p < parts; p++) {
+#pragma unroll
+            for (int u = 0; u < units; u++)
+                part[p][u] = load(r + p, u);
+        }
+#pragma unroll
+        for (int u = 0; u < units; u++) {
+#pragma unroll
+            for (int p = 0; p < at_once && r + p < parts; p++)
+                imx_vector_add(DTYPE, sum[u], part[p][u], r + p == 0);
+            if (r + at_once >= parts)
+                take(u);
+        }
+    }
+}
+
 /* Unit `at` of c, which begins in column col: the sum, bias and residual. */
 IMX_FN void sum_put(const imx_gemm_args &args, uint32_t at, uint32_t col, float (&sum)[UNIT_COLS])
 {
