@@ -52,12 +52,10 @@ IMX_FN void set_sources(worker *w, const imx_gemm_args &args, const imx_tile &ti
     const imx_schedule *s = &args.schedule;
     const void *a = args.a;
     int64_t row = tile.row;
-#if IMX_PROLOGUE != IMX_PROLOGUE_NONE
-    if (tile.rank == args.own)
+    if (GATHERS && tile.rank == args.own)
         row = tile.rank_row;
-    else
+    else if (GATHERS)
         a = args.gathered;
-#endif
     w->a = source_of(a, row + tile.rows, args.k, row, 0, A_ROW / 16);
 #ifdef IMX_B_KN
     w->b = source_of(args.b, args.k, s->n, 0, tile.col, B_ROW / 16);
@@ -171,12 +169,10 @@ IMX_FN void find_row_scales(float (&s)[ROWS_HERE], const imx_gemm_args &args, co
 {
     const float *scales = args.scale_a;
     int64_t first = tile.row;
-#if IMX_PROLOGUE != IMX_PROLOGUE_NONE
-    if (tile.rank == args.own)
+    if (GATHERS && tile.rank == args.own)
         first = tile.rank_row;
-    else
+    else if (GATHERS)
         scales = args.gathered_scales;
-#endif
 #pragma unroll
     for (int i = 0; i < ROWS_HERE; i++)
         s[i] = row_of(i) < tile.rows ? scale_at(scales, (first + row_of(i)) * args.row_scales + at)
@@ -227,11 +223,7 @@ IMX_FN void scale_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 /* Whether the tile's first load comes after a signal that this block has not seen yet. */
 IMX_FN bool must_wait(const imx_gemm_args &args, const imx_tile &tile, int waited)
 {
-#if IMX_PROLOGUE != IMX_PROLOGUE_NONE
-    return args.ready && tile.rank != args.own && tile.chunk != waited;
-#else
-    return false;
-#endif
+    return GATHERS && args.ready && tile.rank != args.own && tile.chunk != waited;
 }
 
 /* One thread looks; the barrier orders the others' loads after what it saw.  0: give up. */
@@ -243,46 +235,38 @@ IMX_FN int wait_chunk(const imx_gemm_args &args, const imbrexd_watch *watch, con
     return __syncthreads_and(there);
 }
 
-#if IMX_EPILOGUE != IMX_EPILOGUE_STORE
 /* One thread, after a barrier that came after all stores of the tile. */
 IMX_FN void count_tile(const imx_gemm_args &args, const imx_tile &tile)
 {
-#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
-    if (tile.rank == args.team.rank)
+    if (EPILOGUE == IMX_EPILOGUE_STORE || (SCATTER_PUSH && tile.rank == args.team.rank) ||
+        (POSTS && !args.done))
         return;
-    imbrexd_fence_post(); /* the stores' way to a peer does not lie within this GPU */
-#elif IMX_EPILOGUE == IMX_EPILOGUE_POST
-    if (!args.done)
-        return;
-#endif
+    if (SCATTER_PUSH)
+        imbrexd_fence_post(); /* the stores' way to a peer does not lie within this GPU */
     const imx_schedule *s = &args.schedule;
     int number = tile.chunk - tile.rank * s->chunks;
     uint32_t tiles = (uint32_t)imx_schedule_chunk_tiles(s, tile.rank, number);
     if (!imbrexd_counter_last(&args.counters[tile.chunk], tiles))
         return;
-#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
-    team_post_owner(args, tile.rank, tile.chunk);
-#elif IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
-    team_post_all(args, tile.chunk);
-#else
-    imbrexd_signal_post(&args.done[tile.chunk], *args.epoch);
-#endif
+    if (SCATTER_PUSH)
+        team_post_owner(args, tile.rank, tile.chunk);
+    else if (REDUCE_PULL)
+        team_post_all(args, tile.chunk);
+    else
+        imbrexd_signal_post(&args.done[tile.chunk], *args.epoch);
 }
-#endif
 
 /* Before the first store to a peer, or to where peers read.  0: give up. */
 IMX_FN int wait_readers(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
     int there = 1;
-#if IMX_IS_SHARED
+    if (!PEERS_SEE)
+        return there;
     if (threadIdx.x < 32)
         there = team_credits(args, watch);
-    there = __syncthreads_and(there);
-#endif
-    return there;
+    return __syncthreads_and(there);
 }
 
-#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
 /* Until the peers' parts of the tile's chunk have come, and this block has stored its own.  0: give
  * up. */
 IMX_FN int wait_parts(const imx_gemm_args &args, const imbrexd_watch *watch, const imx_tile &tile)
@@ -290,9 +274,7 @@ IMX_FN int wait_parts(const imx_gemm_args &args, const imbrexd_watch *watch, con
     int there = threadIdx.x >= 32 || team_parts(args, watch, tile.chunk);
     return __syncthreads_and(there);
 }
-#endif
 
-#if IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
 /* All threads: the block's share of own rows, once those of all ranks stand.  0: give up. */
 IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
 {
@@ -311,7 +293,6 @@ IMX_FN int collect(const imx_gemm_args &args, const imbrexd_watch *watch)
     }
     return 1;
 }
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_gemm_sm80(const __grid_constant__ imx_gemm_args args,
@@ -331,10 +312,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     imx_grid_wait();
     imx_grid_let_go();
     imx_trace_open();
-#if IMX_PROLOGUE == IMX_PROLOGUE_PUSH
-    if (!push(args, &watch, FROM_BYTES, push_by(0, THREADS / 32)))
+    if (PUSHES && !push(args, &watch, FROM_BYTES, push_by(0, THREADS / 32)))
         return;
-#endif
     if (!wait_readers(args, &watch))
         return;
 
@@ -374,30 +353,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             load_first(&w, stages_of(args.k));
         }
         store_tile(c, args, tile);
-#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
-        if (tile.rank == args.team.rank) {
+        if (SCATTER_PUSH && tile.rank == args.team.rank) {
             if (!wait_parts(args, &watch, tile))
                 return;
             fold_tile(args, tile);
         }
-#endif
         __syncthreads(); /* all have stored, and read the note */
         if (threadIdx.x == 0) {
-#if IMX_EPILOGUE != IMX_EPILOGUE_STORE
             count_tile(args, tile);
-#endif
             if (i + 2 * gridDim.x < tiles)
                 tile = imx_schedule_tile(&args.schedule, i + 2 * gridDim.x);
         }
     }
-#if IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
-    if (!collect(args, &watch))
-        return;
-    __syncthreads();
-#endif
-#if IMX_IS_SHARED || IMX_PROLOGUE == IMX_PROLOGUE_PUSH
-    if (threadIdx.x < 32) /* the last tile ended with a barrier */
+    if (REDUCE_PULL) {
+        if (!collect(args, &watch))
+            return;
+        __syncthreads();
+    }
+    if ((PUSHES || PEERS_SEE) && threadIdx.x < 32) /* the last tile ended with a barrier */
         team_end(args);
-#endif
     imx_trace_close();
 }

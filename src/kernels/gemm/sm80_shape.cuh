@@ -18,11 +18,17 @@
 
 #include "policies.h"
 
-/* Whether tiles go where peers read or write, and own rows' become c when all parts are there. */
-#define IMX_IS_SHARED \
-    (IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH || IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL)
-
 #define IMX_FN static __device__ __forceinline__
+
+enum {
+    EPILOGUE = IMX_EPILOGUE,
+    SCATTER_PUSH = EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH,
+    REDUCE_PULL = EPILOGUE == IMX_EPILOGUE_REDUCE_PULL,
+    POSTS = EPILOGUE == IMX_EPILOGUE_POST,
+    PEERS_SEE = SCATTER_PUSH || REDUCE_PULL, /* tiles go where peers read or write */
+    GATHERS = IMX_PROLOGUE != IMX_PROLOGUE_NONE,
+    PUSHES = IMX_PROLOGUE == IMX_PROLOGUE_PUSH,
+};
 
 #ifdef IMX_EIGHT
 #define IMX_TF32 0
@@ -87,9 +93,10 @@ static_assert(A_UNITS * A_APART == IMX_TILE_M && B_UNITS * B_APART == B_ROWS,
 static_assert(A_APART % 8 == 0 && B_APART % (FROM_BYTES < 4 ? 8 : 4) == 0,
               "a thread's rows have one swizzle and one shift");
 static_assert(A_ROW <= 512 && B_ROW <= 512, "a row is loaded by threads of one warp");
-#if defined(IMX_B_KN) || IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH || IMX_IS_F32
-static_assert(PARTS_N % 4 == 0, "fragments are loaded and folded by fours");
+#if defined(IMX_B_KN) || IMX_IS_F32
+static_assert(PARTS_N % 4 == 0, "fragments are loaded by fours");
 #endif
+static_assert(!SCATTER_PUSH || PARTS_N % 4 == 0, "and folded");
 
 /* Where a row's 16-byte unit lies in a box, so that no two rows of a matrix that a warp loads meet
  * in a bank. */

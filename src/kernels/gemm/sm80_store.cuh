@@ -137,12 +137,12 @@ IMX_FN char *corner_of(const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n, row = tile.row;
     char *home = (char *)args.c;
-#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
-    row = tile.rank_row;
-    home = imx_team_data(&args.team, tile.rank) + args.team.rank * args.slot_bytes;
-#elif IMX_EPILOGUE == IMX_EPILOGUE_REDUCE_PULL
-    home = imx_team_data(&args.team, args.team.rank);
-#endif
+    if (SCATTER_PUSH) {
+        row = tile.rank_row;
+        home = imx_team_data(&args.team, tile.rank) + args.team.rank * args.slot_bytes;
+    } else if (REDUCE_PULL) {
+        home = imx_team_data(&args.team, args.team.rank);
+    }
     return home + (row * n + tile.col) * ELEMENT;
 }
 
@@ -150,26 +150,21 @@ IMX_FN void store_tile(sums &c, const imx_gemm_args &args, const imx_tile &tile)
 {
     int64_t n = args.schedule.n;
     char *corner = corner_of(args, tile);
-#if !IMX_IS_SHARED
-    add_bias(c, args, tile);
-#endif
+    if (!PEERS_SEE)
+        add_bias(c, args, tile);
     if (imx_vector_aligned(corner) && n % PER_UNIT == 0)
         store_vectors(c, corner, n, tile);
     else
         store_elements(c, corner, n, tile);
 }
 
-#if IMX_IS_SHARED
-
 /* Rank r's part of own rows, [own rows, n]. */
 IMX_FN const char *part_of(const imx_gemm_args &args, int r)
 {
-#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
-    return imx_team_data(&args.team, args.team.rank) + r * args.slot_bytes;
-#else
+    if (SCATTER_PUSH)
+        return imx_team_data(&args.team, args.team.rank) + r * args.slot_bytes;
     int64_t first = team_row(args, args.team.rank);
     return imx_team_data(&args.team, r) + first * args.schedule.n * ELEMENT;
-#endif
 }
 
 /* One element of c: the parts of all ranks, then bias and residual. */
@@ -224,8 +219,6 @@ IMX_FN void fold_span(const imx_gemm_args &args, int64_t row, int64_t col, int64
         fold_element(args, at + i, col + i);
 }
 
-#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH
-
 /* All threads, once all parts of the tile of own rows stand: the barrier has told all.  A call of
  * its own, so that what it needs takes no registers from the product. */
 static __device__ __noinline__ void fold_tile(const imx_gemm_args &args, const imx_tile &tile)
@@ -237,9 +230,5 @@ static __device__ __noinline__ void fold_tile(const imx_gemm_args &args, const i
     for (int row = thread / UNITS; row < tile.rows; row += THREADS / UNITS)
         fold_span(args, tile.rank_row + row, col, tile.col + tile.cols);
 }
-
-#endif
-
-#endif
 
 #endif /* IMX_SM80_STORE_CUH */

@@ -12,6 +12,9 @@
  * Blocks are persistent.  Which tiles there are is only known now: each block counts them for
  * itself (tiles.cuh).
  */
+#define IMX_PROLOGUE IMX_PROLOGUE_NONE
+#define IMX_EPILOGUE IMX_EPILOGUE_STORE
+
 #include "../gemm/args.h"
 #include "../gemm/sm80_product.cuh"
 #include "../grid.cuh"
