@@ -66,7 +66,7 @@ static void copy_async(decoder *d)
     push_address(d, 0);
     push_address(d, 1);
     insn->b = source(d, 2, 4);
-    insn->c = d->s->count > 3 && !has(d, "L2::cache_hint") ? source(d, 3, 4) : insn->b;
+    insn->c = d->s->count > 3 + has(d, "L2::cache_hint") ? source(d, 3, 4) : insn->b;
 }
 
 static void memory_barrier(decoder *d)

@@ -11,7 +11,7 @@ enum { BLOCK_BYTES = 1 << 10 }; /* of a block, the driver's */
 
 /* By tensor cores: of a block. */
 typedef struct form {
-    int threads, rows, stages, beside;         /* beside: blocks of an SM */
+    int threads, rows, stages, beside;         /* beside: blocks of an SM, the most at first */
     size_t stage_bytes, other_bytes, declared; /* declared: at most */
 } form;
 
@@ -21,8 +21,9 @@ static size_t room_for(const form *f, size_t bytes)
     return bytes > taken ? (bytes - taken) / f->stage_bytes : 0;
 }
 
-/* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v. */
-static form heads_form(const imx_attend_args *args)
+/* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v.  Small forms can do with the
+ * registers that three blocks leave each other: while one ends a split the others load. */
+static form heads_form(const imx_attend_args *args, int arch)
 {
     enum { FOUR = 4, TOKENS = 16 };
     size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
@@ -30,6 +31,7 @@ static form heads_form(const imx_attend_args *args)
     return (form){
         .threads = FOUR * 32,
         .rows = all <= 8 ? 8 : imx_attend_rows(args),
+        .beside = all <= 8 && dim <= 128 && arch >= 90 ? 3 : 2,
         .stage_bytes = FOUR * TOKENS * 2 * dim * element,
         .declared = 5 << 10,
     };
@@ -40,7 +42,7 @@ static form mla_form(const imx_attend_args *args)
 {
     enum { TOKENS = 32 };
     int all = args->queries * args->heads, warps = all <= 32 ? 8 : 16;
-    form f = { .threads = warps * 32, .rows = all <= 16 ? 16 : all <= 32 ? 32 : 64 };
+    form f = { .threads = warps * 32, .rows = all <= 16 ? 16 : all <= 32 ? 32 : 64, .beside = 1 };
     size_t rows = (size_t)f.rows, row = (size_t)args->head_dim * 2;
     size_t products = (size_t)warps * 8 * (TOKENS + 8) * sizeof(float);
     f.declared = 5 << 10;
@@ -49,7 +51,7 @@ static form mla_form(const imx_attend_args *args)
     return f;
 }
 
-/* stages 0: plain arithmetic.  Of two blocks of an SM, as many bytes are to be under way as its
+/* stages 0: plain arithmetic.  Of several blocks of an SM, as many bytes are to be under way as its
  * memory needs to be busy: with more of them it is slower. */
 static form choose(const imx_attend_args *args, const imx_cuda_target *target)
 {
@@ -59,16 +61,18 @@ static form choose(const imx_attend_args *args, const imx_cuda_target *target)
     bool eight = args->cache == IMBREX_E4M3 && !mla && target->arch >= 90; /* who can widen them */
     if (args->dtype == IMBREX_F32 || (args->cache != args->dtype && !eight))
         return f;
-    form tensor = mla ? mla_form(args) : heads_form(args);
-    size_t half = (target->shared_bytes_most + BLOCK_BYTES) / 2 - BLOCK_BYTES;
-    size_t stages = room_for(&tensor, half), most = STAGES_MOST;
-    tensor.beside = !mla && stages >= STAGES_LEAST ? 2 : 1;
-    if (tensor.beside == 2)
-        most = 1 + (UNDER_WAY / 2 + tensor.stage_bytes - 1) / tensor.stage_bytes;
-    else
-        stages = room_for(&tensor, target->shared_bytes_most);
-    tensor.stages = stages < most ? (int)stages : (int)most;
-    return stages >= STAGES_LEAST ? tensor : f;
+    form tensor = mla ? mla_form(args) : heads_form(args, target->arch);
+    for (; tensor.beside; tensor.beside--) {
+        size_t blocks = (size_t)tensor.beside;
+        size_t room = (target->shared_bytes_most + BLOCK_BYTES) / blocks - BLOCK_BYTES;
+        size_t stages = room_for(&tensor, room), most = STAGES_MOST;
+        if (blocks > 1)
+            most = 1 + (UNDER_WAY / blocks + tensor.stage_bytes - 1) / tensor.stage_bytes;
+        tensor.stages = (int)(stages < most ? stages : most);
+        if (tensor.stages >= STAGES_LEAST)
+            return tensor;
+    }
+    return f;
 }
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,

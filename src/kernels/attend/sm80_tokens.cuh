@@ -100,8 +100,8 @@ ATTEND_FN void load_together(const imx_attend_args &x, const loader &l, int64_t 
 #pragma unroll
     for (int i = 0; i < TOKENS; i += AT_ONCE) {
         uint32_t at = to + (uint32_t)(i * ROW_BYTES) + (unit ^ (uint32_t)(swizzle(i) * 16));
-        copy_async(at, k, i < there ? 16 : 0);
-        copy_async(at + HALF_BYTES, v, i < there ? 16 : 0);
+        copy_once(at, k, i < there ? 16 : 0);
+        copy_once(at + HALF_BYTES, v, i < there ? 16 : 0);
         k += AT_ONCE * l.apart;
         v += AT_ONCE * l.apart;
     }
