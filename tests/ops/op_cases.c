@@ -458,19 +458,19 @@ static bool is_wide(int number)
     return shapes[number].n > 1000;
 }
 
-/* To ThreadSanitizer bf16 and f16 are the same accesses, and so are columns beside each other: of
- * ALL it gets the two in turns, and of wide shapes one dtype; other parts have no wide ones. */
+/* To a sanitizer bf16 and f16 are the same accesses: of ALL it gets the two in turns.  So are to
+ * ThreadSanitizer columns beside each other: it gets wide shapes in one dtype, of ALL alone. */
 static bool is_in(op_part part, int number)
 {
     bool watched = SANITIZED || getenv("IMBREX_TEST_QUICK");
     bool third = part == OP_CASES_THIRD || (part == OP_CASES_WATCHED && watched);
     int at = number / (OPS * DTYPES), op = table_op(number), dtype = number % DTYPES;
-    if (SANITIZED_THREADS && third && is_wide(at))
+    bool wide = SANITIZED_THREADS && is_wide(at);
+    if (wide && third)
         return false;
-    if (SANITIZED_THREADS && !third && !is_wide(at))
+    if (SANITIZED && !third && !wide)
         return dtype == DTYPES - 1 || dtype == (at + op) % (DTYPES - 1);
-    third |= SANITIZED_THREADS;
-    return !third || (at + op + dtype) % 3 == 2;
+    return !(third || wide) || (at + op + dtype) % 3 == 2;
 }
 
 typedef struct op_selection {
