@@ -252,7 +252,14 @@ static void attend(void **state)
                                      .queries = 1 };
             if (dtype == IMBREX_BF16)
                 try(&imx_kernel_attend, &args);
-            else if (dtype == IMBREX_F16 || i % 2 == 0)
+            if (dtype == IMBREX_BF16 && (i == 0 || i == 2)) {
+                imx_attend_args many = args; /* as many blocks of an SM as can be */
+                many.sequences = 4096, many.splits = 4;
+                try(&imx_kernel_attend, &many);
+                many.cache = IMBREX_E4M3;
+                try(&imx_kernel_attend, &many);
+            }
+            if (dtype == IMBREX_F16 || (dtype == IMBREX_F32 && i % 2 == 0))
                 try_either(&imx_kernel_attend, &args, (size_t)(dtype + i));
             args.cache = IMBREX_E4M3;
             if (i % 2 == 0)

@@ -22,16 +22,19 @@ static size_t room_for(const form *f, size_t bytes)
 }
 
 /* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v.  Small forms can do with the
- * registers that three blocks leave each other: while one ends a split the others load. */
-static form heads_form(const imx_attend_args *args, int arch)
+ * registers that three blocks leave each other.  While one ends a split the others load; but of
+ * fewer rounds of blocks the last one is too large a part. */
+static form heads_form(const imx_attend_args *args, int arch, int sms)
 {
-    enum { FOUR = 4, TOKENS = 16 };
+    enum { FOUR = 4, TOKENS = 16, BESIDE = 3, ROUNDS_LEAST = 4 };
+    int64_t splits = imx_attend_counts(args) * args->splits;
+    bool many = splits >= (int64_t)ROUNDS_LEAST * BESIDE * sms;
     size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
     int all = args->queries * (args->heads / args->kv_heads);
     return (form){
         .threads = FOUR * 32,
         .rows = all <= 8 ? 8 : imx_attend_rows(args),
-        .beside = all <= 8 && dim <= 128 && arch >= 90 ? 3 : 2,
+        .beside = many && all <= 8 && dim <= 128 && arch >= 90 ? BESIDE : 2,
         .stage_bytes = FOUR * TOKENS * 2 * dim * element,
         .declared = 5 << 10,
     };
@@ -53,7 +56,7 @@ static form mla_form(const imx_attend_args *args)
 
 /* stages 0: plain arithmetic.  Of several blocks of an SM, as many bytes are to be under way as its
  * memory needs to be busy: with more of them it is slower. */
-static form choose(const imx_attend_args *args, const imx_cuda_target *target)
+static form choose(const imx_attend_args *args, const imx_cuda_target *target, int sms)
 {
     enum { STAGES_LEAST = 2, STAGES_MOST = 6, UNDER_WAY = 64 << 10 };
     bool mla = args->head_dim != args->value_dim;
@@ -61,7 +64,7 @@ static form choose(const imx_attend_args *args, const imx_cuda_target *target)
     bool eight = args->cache == IMBREX_E4M3 && !mla && target->arch >= 90; /* who can widen them */
     if (args->dtype == IMBREX_F32 || (args->cache != args->dtype && !eight))
         return f;
-    form tensor = mla ? mla_form(args) : heads_form(args, target->arch);
+    form tensor = mla ? mla_form(args) : heads_form(args, target->arch, sms);
     for (; tensor.beside; tensor.beside--) {
         size_t blocks = (size_t)tensor.beside;
         size_t room = (target->shared_bytes_most + BLOCK_BYTES) / blocks - BLOCK_BYTES;
@@ -79,7 +82,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
                         imx_cuda_config *config)
 {
     const imx_attend_args *args = largest;
-    const form f = choose(args, target);
+    const form f = choose(args, target, blocks);
     *config = (imx_cuda_config){
         .source = "kernels/attend/sm80.cu",
         .entry = "imx_attend",
