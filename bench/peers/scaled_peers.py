@@ -126,8 +126,10 @@ class Product(peers.Op):
                                        m_least=self.m)
 
     def ours(self, plan):
-        return lambda a, b, c, s, t, *_: plan.run(a, b, c, scale_a=s, scale_b=t,
-                                                  stream=peers.stream())
+        flat = self.scaling == "row"
+        return lambda a, b, c, s, t, *_: plan.run(
+            a, b, c, scale_a=s.view(-1) if flat else s, scale_b=t.view(-1) if flat else t,
+            stream=peers.stream())
 
 
 def time_shape(ranks, op, m, scaling, options):
