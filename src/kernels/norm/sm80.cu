@@ -203,55 +203,64 @@ NORM_FN void store_plain(const imx_norm_args *args, void *row, const float (*x)[
     }
 }
 
-template <int DTYPE>
-NORM_FN void one_plain_row(const imx_norm_args *args, int64_t row, float *squares)
+/* What comes from memory of a row. */
+typedef struct plain_row {
+    uint4 in[GROUPS], residual[GROUPS];
+} plain_row;
+
+NORM_FN void load_plain_row(const imx_norm_args *args, int64_t row, plain_row *to)
 {
-    uint4 v[GROUPS], residual[GROUPS];
-    held held = { 0 };
-    float(*x)[TOGETHER] = held.x;
     int64_t at = row * args->n * 2;
-    load_plain(args, (const char *)args->in + at, v);
+    if (row >= args->rows)
+        return;
+    load_plain(args, (const char *)args->in + at, to->in);
     if (args->residual)
-        load_plain(args, (const char *)args->residual + at, residual);
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-        imx_vector_add(DTYPE, x[g], v[g], true);
-    if (args->bias) {
-        load_plain(args, args->bias, v);
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            imx_vector_add(DTYPE, x[g], v[g], false);
-    }
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        if (args->residual)
-            imx_vector_add(DTYPE, x[g], residual[g], false);
-        imx_row_round(DTYPE, x[g]);
-    }
-    if (args->h)
-        store_plain<DTYPE>(args, (char *)args->h + at, x);
-    if (args->rms) {
-        load_plain(args, args->gamma, v); /* while squares come together */
-        float inverse = row_inverse(args, &held, squares);
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            float gamma[TOGETHER];
-            imx_vector_add(DTYPE, gamma, v[g], true);
-            norm_columns(args, inverse, gamma, x[g]);
-        }
-    }
-    store_plain<DTYPE>(args, (char *)args->c + at, x);
+        load_plain(args, (const char *)args->residual + at, to->residual);
 }
 
-NORM_FN void any_row(const imx_norm_args *args, bool plain, int64_t row, float *squares,
-                     float *largest)
+/* From `row` on, every step-th; the next one is under way meanwhile. */
+template <int DTYPE>
+NORM_FN void plain_rows(const imx_norm_args *args, int64_t row, int64_t step, float *squares)
 {
-    if (!plain)
-        one_row(args, row, squares, largest);
-    else if (args->dtype == IMBREX_BF16)
-        one_plain_row<IMBREX_BF16>(args, row, squares);
-    else
-        one_plain_row<IMBREX_F16>(args, row, squares);
+    plain_row next;
+    load_plain_row(args, row, &next);
+#pragma unroll 1
+    for (; row < args->rows; row += step) {
+        held held = { 0 };
+        float(*x)[TOGETHER] = held.x;
+        uint4 v[GROUPS];
+        int64_t at = row * args->n * 2;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            imx_vector_add(DTYPE, x[g], next.in[g], true);
+        if (args->bias) {
+            load_plain(args, args->bias, v);
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+                imx_vector_add(DTYPE, x[g], v[g], false);
+        }
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            if (args->residual)
+                imx_vector_add(DTYPE, x[g], next.residual[g], false);
+            imx_row_round(DTYPE, x[g]);
+        }
+        load_plain_row(args, row + step, &next);
+        if (args->h)
+            store_plain<DTYPE>(args, (char *)args->h + at, x);
+        if (args->rms) {
+            load_plain(args, args->gamma, v); /* while squares come together */
+            float inverse = row_inverse(args, &held, squares);
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                float gamma[TOGETHER];
+                imx_vector_add(DTYPE, gamma, v[g], true);
+                norm_columns(args, inverse, gamma, x[g]);
+            }
+        }
+        store_plain<DTYPE>(args, (char *)args->c + at, x);
+        crew_sync(args); /* before another row's sums come to the same places */
+    }
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -275,15 +284,23 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     __shared__ float all_squares[SEGMENTS], all_largest[WARPS];
     int crew = crew_of(&args), crews = crews_of(&args), first_warp = crew * crew_warps(&args);
     float *squares = all_squares + first_warp, *largest = all_largest + first_warp;
-    bool plain = is_plain(&args);
+    int64_t first = blockIdx.x + (int64_t)crew * gridDim.x, step = (int64_t)crews * gridDim.x;
     if (args.rms)
         fetch_gamma(&args);
     imx_grid_wait();
     imx_grid_let_go();
+    if (crew >= crews)
+        return;
+    if (is_plain(&args)) {
+        if (args.dtype == IMBREX_BF16)
+            plain_rows<IMBREX_BF16>(&args, first, step, squares);
+        else
+            plain_rows<IMBREX_F16>(&args, first, step, squares);
+        return;
+    }
 #pragma unroll 1
-    for (int64_t row = blockIdx.x + (int64_t)crew * gridDim.x; row < args.rows && crew < crews;
-         row += (int64_t)crews * gridDim.x) {
-        any_row(&args, plain, row, squares, largest);
-        crew_sync(&args); /* before another row's sums come to the same places */
+    for (int64_t row = first; row < args.rows; row += step) {
+        one_row(&args, row, squares, largest);
+        crew_sync(&args);
     }
 }
