@@ -12,6 +12,7 @@
 #include "norm_reference.h"
 #include "ranks.h"
 #include "reference.h"
+#include "sanitized.h"
 
 enum { ROWS = 4, COLS = 32768, GUARD = 64, FILL = 0xa5 };
 
@@ -263,11 +264,22 @@ static int check_case(const bench *b, const norm_case *c, int input)
     return failed;
 }
 
+/* As of all operators, bf16 and f16 in turns to a sanitizer, and to ThreadSanitizer, of rows with
+ * many columns, which are most bytes, one dtype. */
+static bool is_left_out(int width, int dtype, int variant)
+{
+    if (SANITIZED_THREADS && width > 4)
+        return dtype != (width + variant) % 3;
+    return SANITIZED && dtype == (width + variant) % 2;
+}
+
 static int every_shape(const bench *b)
 {
     static const int64_t widths[] = { 1, 7, 127, 129, 1000, 1024, 1025, 8192, 17000, 32768 };
     for (int i = 0; i < 10 * 3 * 4; i++) {
         int w = i % 10, d = i / 10 % 3, v = i / 30;
+        if (is_left_out(w, d, v))
+            continue;
         norm_case c = {
             .rows = w < 7 ? ROWS : 2,
             .n = widths[w],
