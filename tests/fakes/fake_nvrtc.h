@@ -15,6 +15,10 @@ extern const imx_nvrtc_calls fake_nvrtc_calls;
  * "".  false, with imbrex_error(): there is none. */
 bool fake_nvrtc_use_real(const char *folder);
 
+/* From now on the real compiler compiles as it does without fakes, and the PTX on its way is kept
+ * where fake_nvrtc_use_real(folder) looks for it. */
+bool fake_nvrtc_keep_ptx(const char *folder);
+
 CUresult fake_driver_may_fail(const char *call);        /* it is this one's turn to fail */
 CUresult fake_driver_in_context(const char *call);      /* the same, and needs a current context */
 CUresult fake_driver_outside_capture(const char *call); /* and is refused in a capture */

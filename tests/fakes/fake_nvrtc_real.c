@@ -1,6 +1,7 @@
 /* fake_nvrtc_real.c - the real compiler, as far as PTX: it needs no GPU, nor makes what would run
  * on one.  What it is asked for is what the library asks, but for "sm_90a", which becomes
- * "compute_90a", and what is for the assembler alone. */
+ * "compute_90a", and what is for the assembler alone.  The whole way it goes through the same
+ * PTX. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@ static const imx_nvrtc_calls *real;
 static int (*get_ptx_size)(nvrtcProgram program, size_t *bytes);
 static int (*get_ptx)(nvrtcProgram program, char *ptx);
 static imx_folder kept;
+static bool whole; /* to what runs on a GPU */
 
 static void add(imx_cache_key *key, const char *text)
 {
@@ -76,14 +78,16 @@ static int compile(nvrtcProgram p, int options, const char *const *words)
         included |= strncmp(words[i], "--include-path", 14) == 0;
         if (strncmp(words[i], "--gpu-architecture", 18) == 0 && sm)
             snprintf(architecture, sizeof architecture, "--gpu-architecture=compute_%s", sm + 4);
-        if (strncmp(words[i], "--ptxas", 7) != 0)
+        if (whole)
+            list[count++] = words[i];
+        else if (strncmp(words[i], "--ptxas", 7) != 0)
             list[count++] = strncmp(words[i], "--gpu-arch", 10) == 0 ? architecture : words[i];
         add(&p->key, words[i]);
     }
     real->nvrtcVersion(&numbers[0], &numbers[1]);
     imx_cache_key_add(&p->key, numbers, sizeof numbers);
     add(&p->key, FAKE_PTX);
-    if (!included && imx_cache_load(&kept, &p->key, (void **)&p->ptx, &p->bytes))
+    if (!whole && !included && imx_cache_load(&kept, &p->key, (void **)&p->ptx, &p->bytes))
         return 0;
     int result = real->nvrtcCompileProgram(p->real, count, list);
     if (!result)
@@ -95,12 +99,16 @@ static int compile(nvrtcProgram p, int options, const char *const *words)
 
 static int cubin_size(nvrtcProgram p, size_t *bytes)
 {
+    if (whole)
+        return real->nvrtcGetCUBINSize(p->real, bytes);
     *bytes = p->bytes;
     return fake_driver_may_fail("nvrtcGetCUBINSize");
 }
 
 static int cubin(nvrtcProgram p, char *to)
 {
+    if (whole)
+        return real->nvrtcGetCUBIN(p->real, to);
     memcpy(to, p->ptx, p->bytes);
     return fake_driver_may_fail("nvrtcGetCUBIN");
 }
@@ -129,7 +137,7 @@ static int destroy(nvrtcProgram *program)
 static const imx_nvrtc_calls calls = { version, create,   compile, cubin_size,
                                        cubin,   log_size, get_log, destroy };
 
-bool fake_nvrtc_use_real(const char *folder)
+static bool use(const char *folder)
 {
     const char *file = getenv("IMBREX_NVRTC");
     imx_nvrtc = NULL;
@@ -145,4 +153,16 @@ bool fake_nvrtc_use_real(const char *folder)
         imx_folder_find(folder, &kept);
     imx_nvrtc = &calls;
     return get_ptx_size && get_ptx;
+}
+
+bool fake_nvrtc_use_real(const char *folder)
+{
+    whole = false;
+    return use(folder);
+}
+
+bool fake_nvrtc_keep_ptx(const char *folder)
+{
+    whole = true;
+    return use(folder);
 }

@@ -1,8 +1,8 @@
 /* test_cuda_compile.c - every kernel of the table, in the configurations that it can choose, goes
  * through the real compiler, where there is one: no GPU is needed.  Of each text's every two
  * options are seen together.  Registers that spill, local memory and too much shared memory are
- * failures.  What has not changed is not compiled again.  An argument: only texts that are named
- * so, as kernels/ll/. */
+ * failures.  What has not changed is not compiled again, here or by tests that run a kernel's PTX.
+ * An argument: only texts that are named so, as kernels/ll/. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +16,7 @@
 #include "base/source.h"
 #include "compile_jobs.h"
 #include "compile_tiles.h"
+#include "fake_nvrtc.h"
 #include "kernels/activate/args.h"
 #include "kernels/attend/args.h"
 #include "kernels/combine/args.h"
@@ -568,9 +569,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(all_compile_and_are_lean),
     };
     limit_s *= 5; /* three hundred kernels */
-    const char *file = getenv("IMBREX_NVRTC");
+    const char *kept = getenv("IMBREX_CACHE_DIR");
     compile_jobs_part = argc > 1 ? argv[1] : "";
-    if (imx_nvrtc_open(file ? file : "") != IMBREX_OK) {
+    if (!fake_nvrtc_keep_ptx(kept ? kept : "")) {
         printf("skipped: %s\n", imbrex_error());
         return SKIP;
     }
