@@ -16,7 +16,7 @@
 #include "kernels/route/args.h"
 #include "ptx.h"
 
-enum { BLOCKS = 32, ALIGNMENT = 64 };
+enum { BLOCKS = 32, SMS = 132, ALIGNMENT = 64 };
 
 static const struct {
     int tokens, top_k, experts, first, here, align, rows, capacity;
@@ -107,7 +107,7 @@ static void run_compiled(routed *r, uint64_t **abort, int arch)
     char why[512] = "", *said;
     void *text;
     size_t bytes;
-    imx_kernel_route.cuda_config(&r->args, &target, BLOCKS, &config);
+    imx_kernel_route.cuda_config(&r->args, &target, arch == 90 ? SMS : BLOCKS, &config);
     imx_kernel_route.cuda_launch(&r->args, &config, &launch);
     assert_int_equal(config.cluster > 1, arch == 90);
     assert_int_equal(imx_cuda_build(&none, &config, arch, &text, &bytes, &said), IMBREX_OK);
@@ -167,6 +167,13 @@ static void by_a_cluster(void **state)
 static void by_blocks_of_their_own(void **state)
 {
     (void)state;
+    const imx_cuda_target target = { .arch = 90, .shared_bytes_most = 227 << 10 };
+    routed shared = begin(0, NULL);
+    imx_cuda_config config = { 0 };
+    imx_kernel_route.cuda_config(&shared.args, &target, SMS / 2, &config);
+    assert_int_equal(config.cluster, 1); /* another rank may be on the GPU */
+    free(shared.args.packed);
+    end(&shared);
     for (int i = 1; i < CASES; i += 3)
         check(i, 80);
 }

@@ -18,6 +18,10 @@ static int64_t pairs_of(const imx_route_args *args)
 
 enum { PAIRS_LEAST = 8192, CLUSTERS_MOST = 4, EXPERTS_LEAST = 32 };
 
+/* More than half of a GPU's, so that no other rank is on it: the kernel of one that waits for this
+ * rank's routing may hold so many SMs of each GPC that there is no room for a cluster. */
+enum { SMS_LEAST = 96 };
+
 /* Few forms are to be compiled. */
 static int experts_of_form(const imx_route_args *args)
 {
@@ -29,17 +33,17 @@ static int experts_of_form(const imx_route_args *args)
 
 static bool is_for_cluster(const imx_route_args *args, const imx_cuda_target *target, int blocks)
 {
-    return target->arch >= 90 && pairs_of(args) >= PAIRS_LEAST && blocks >= 2 * IMX_ROUTE_CLUSTER &&
+    return target->arch >= 90 && pairs_of(args) >= PAIRS_LEAST && blocks >= SMS_LEAST &&
            (size_t)IMX_ROUTE_SHARED(experts_of_form(args)) <= target->shared_bytes_most;
 }
 
-static void config_cluster(const imx_route_args *args, int blocks, imx_cuda_config *config)
+static void config_cluster(const imx_route_args *args, imx_cuda_config *config)
 {
-    int clusters = blocks / IMX_ROUTE_CLUSTER, experts = experts_of_form(args);
+    int experts = experts_of_form(args);
     *config = (imx_cuda_config){
         .source = "kernels/route/sm90.cu",
         .entry = "imx_route",
-        .blocks = (clusters < CLUSTERS_MOST ? clusters : CLUSTERS_MOST) * IMX_ROUTE_CLUSTER,
+        .blocks = CLUSTERS_MOST * IMX_ROUTE_CLUSTER,
         .cluster = IMX_ROUTE_CLUSTER,
         .threads = IMX_ROUTE_WARPS * 32,
         .early = true,
@@ -54,7 +58,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
                         imx_cuda_config *config)
 {
     if (is_for_cluster(largest, target, blocks)) {
-        config_cluster(largest, blocks, config);
+        config_cluster(largest, config);
         return;
     }
     *config = (imx_cuda_config){
