@@ -9,10 +9,9 @@
  *
  * Each warp loads its own tokens and weighs them for itself, and its loads go on into the next
  * split without a pause.  At a split's end the tile that was weighed last gives its place to the
- * warp's sums, and the four add them, in the warps' order.  Splits are counted, and what is then
- * complete is added up over splits, by a warp behind the four, beside the next splits; what it has
- * not come to by the block's end, by all.  Of large forms there is no such warp: with it threads
- * have too few registers (launch.c). */
+ * warp's sums, and the four add them, in the warps' order.  That a split has ended is noted; when
+ * the block has no more of them, or has noted ROOM, it counts these all at once and adds up over
+ * splits what is complete then, so that loads seldom pause for that. */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
