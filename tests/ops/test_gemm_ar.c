@@ -14,6 +14,7 @@
 #include "op_cases.h"
 #include "ranks.h"
 #include "reference.h"
+#include "sanitized.h"
 #include "tuned.h"
 
 /* Rows of several chunks of each rank, of one, fewer than ranks; what goes in lines, in words. */
@@ -24,7 +25,8 @@ static const op_case shapes[] = {
     { .m = 2, .n = 4099, .k = 3, .bias = 1 },
 };
 
-enum { SHAPES = sizeof shapes / sizeof *shapes, RUNS = 4 };
+/* The last run is the first once more. */
+enum { SHAPES = sizeof shapes / sizeof *shapes, RUNS = 4, WANTED = RUNS - 1 };
 
 typedef struct matrices {
     char *a, *b, *bias, *rows, *want, *c;
@@ -34,8 +36,9 @@ static matrices take(const op_case *c, int ranks, int r)
 {
     op_sizes n = op_sizes_of(c, c->m, ranks, r);
     size_t e = element_bytes(c->dtype);
-    matrices x = { malloc((size_t)n.a * e), malloc((size_t)n.b * e), malloc((size_t)n.bias * e),
-                   malloc((size_t)n.c * e), malloc((size_t)n.c * e), malloc((size_t)n.c * e) };
+    matrices x = { malloc((size_t)n.a * e),          malloc((size_t)n.b * e),
+                   malloc((size_t)n.bias * e),       malloc((size_t)n.c * e),
+                   malloc(WANTED * (size_t)n.c * e), malloc((size_t)n.c * e) };
     input_fill(c->dtype, r, 0, x.a, n.a);
     input_fill(c->dtype, INPUT_B + r, 0, x.b, n.b);
     input_fill(c->dtype, input_bias(c, r), 0, x.bias, n.bias);
@@ -57,8 +60,8 @@ static imbrex_args args_of(const op_case *c, const matrices *x, char *to, int64_
     return (imbrex_args){ .a = x->a, .b = x->b, .bias = c->bias ? x->bias : NULL, .c = to, .m = m };
 }
 
-/* x->want of m rows, by the two operators. */
-static int by_two(imbrex_group *group, op_case c, const matrices *x, int64_t m)
+/* m rows by the two operators. */
+static int by_two(imbrex_group *group, op_case c, const matrices *x, char *want, int64_t m)
 {
     imbrex_plan *scatter, *gather;
     imbrex_coll_desc whole = { .m = m, .n = c.n, .dtype = c.dtype, .algorithm = "sequential" };
@@ -68,7 +71,7 @@ static int by_two(imbrex_group *group, op_case c, const matrices *x, int64_t m)
     RANK_OK(imbrex_plan_all_gather(group, &whole, &gather));
     imbrex_args args = args_of(&c, x, x->rows, m);
     RANK_OK(imbrex_plan_run(scatter, &args, NULL));
-    RANK_OK(imbrex_plan_run(gather, &(imbrex_args){ .a = x->rows, .c = x->want }, NULL));
+    RANK_OK(imbrex_plan_run(gather, &(imbrex_args){ .a = x->rows, .c = want }, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
     imbrex_plan_destroy(scatter);
     imbrex_plan_destroy(gather);
@@ -85,6 +88,10 @@ static int check(imbrex_group *group, op_case c)
 {
     const int64_t rows[RUNS] = { c.m, (c.m + 1) / 2, 1, c.m };
     matrices x = take(&c, imbrex_group_size(group), imbrex_group_rank(group));
+    size_t most = (size_t)(c.m * c.n) * element_bytes(c.dtype);
+    for (int run = 0; run < WANTED; run++)
+        if (by_two(group, c, &x, x.want + (size_t)run * most, rows[run]))
+            return 1;
     for (int i = 0; (c.algorithm = op_cases_algorithm(&c, i)); i++) {
         imbrex_plan *plan;
         if (is_of_gpus(&c))
@@ -92,13 +99,12 @@ static int check(imbrex_group *group, op_case c)
         RANK_OK(case_plan(group, &c, &plan));
         for (int run = 0; run < RUNS; run++) {
             size_t bytes = (size_t)(rows[run] * c.n) * element_bytes(c.dtype);
-            if (by_two(group, c, &x, rows[run]))
-                return 1;
+            const char *want = x.want + (size_t)(run % WANTED) * most;
             memset(x.c, 0xff, bytes);
             imbrex_args args = args_of(&c, &x, x.c, rows[run]);
             RANK_OK(imbrex_plan_run(plan, &args, NULL));
             RANK_OK(imbrex_stream_sync(group, NULL));
-            RANK_CHECK(memcmp(x.c, x.want, bytes) == 0, "%s, run %d of %d x %d: other bits",
+            RANK_CHECK(memcmp(x.c, want, bytes) == 0, "%s, run %d of %d x %d: other bits",
                        c.algorithm, run, (int)rows[run], (int)c.n);
         }
         imbrex_plan_destroy(plan);
@@ -107,11 +113,19 @@ static int check(imbrex_group *group, op_case c)
     return 0;
 }
 
+/* To a sanitizer bf16 and f16 are the same accesses: it gets them in turns. */
+static bool is_left_out(int dtype, int number)
+{
+    return SANITIZED && dtype == (int)IMBREX_BF16 + number % 2;
+}
+
 static int check_all(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     for (int i = 0; i < SHAPES; i++)
         for (int dtype = IMBREX_BF16; dtype <= IMBREX_F32; dtype++) {
+            if (is_left_out(dtype, i))
+                continue;
             op_case c = shapes[i];
             c.op = "gemm_ar";
             c.dtype = (imbrex_dtype)dtype;
@@ -179,6 +193,8 @@ static int invariant(imbrex_group *group, void *ctx)
                       .layout = i / 2 % 2 ? IMBREX_KN : IMBREX_NK,
                       .bias = i % 3 == 1,
                       .batch_invariant = 1 };
+        if (is_left_out(IMBREX_BF16 + i / 2, i))
+            continue;
         for (int at = 0; (c.algorithm = op_cases_algorithm(&c, at)); at++)
             if (!is_of_gpus(&c) && rows_alone(group, c))
                 return 1;
