@@ -149,8 +149,9 @@ def local(ranks, alone, batch, tokens, options):
     cache, q = Cache(batch, tokens, KV_HEADS, DIM, True), peers.normal(batch, HEADS, DIM)
     runs, plans, notes = {"sdpa": sdpa(cache, q)}, [], []
     if options.flashinfer:
-        peers.attempt(ranks, "FlashInfer", "used",
-                      lambda: runs.update(fi=fused(cache, q)))
+        found = {}
+        if peers.attempt(ranks, "FlashInfer", "used", lambda: found.update(fi=fused(cache, q))):
+            runs.update(found)
     for name, paged in (("imbrex", False), ("pages", True)):
         plan, runs[name] = ours(alone, cache, q, KV_HEADS, DIM, DIM, paged)
         plans.append(plan)

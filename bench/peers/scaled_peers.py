@@ -140,9 +140,11 @@ def time_shape(ranks, op, m, scaling, options):
     candidates.append(peers.Candidate("imbrex", work, work.ours(plan)))
     able = peers.those_that_run(ranks, candidates, 3)
     first = work.sets[0]
-    want = work.nccl(*first).clone()
-    off = {c.name: ranks.slowest([peers.difference(want, c)]) for c in able
-           if c.name in ("async_tp", "imbrex")}
+    off = {}
+    if any(c.name in ("cublas", "nccl+cublas") for c in able):
+        want = work.nccl(*first).clone()
+        off = {c.name: ranks.slowest([peers.difference(want, c)]) for c in able
+               if c.name in ("async_tp", "imbrex")}
     if m <= options.graph_rows:
         able = peers.capture_all(ranks, able)
     us = peers.measure(ranks, able, options.rounds) if options.rounds else {}
