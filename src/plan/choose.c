@@ -49,7 +49,7 @@ static imx_choice by_cost(const imx_op *op, const imx_problem *p)
             choice.algorithm = a->name;
         }
     }
-    return choice;
+    return choice.algorithm ? choice : because("sequential", "no expected time is finite");
 }
 
 static bool has(const imx_op *op, const imx_problem *p, const char *algorithm)

@@ -15,6 +15,7 @@ static const double PUSH_ALL = 0.85;          /* and from here on a pace has no 
 static const double SLICE_MARGIN = 0.65;      /* of a tile's time, in which slices follow, */
 static const double SLICE_MARGIN_WAVES = 0.9; /* or of one that is not the only one */
 static const double PUSH_BEGINS = 12;         /* and skew between ranks */
+static const double PACE_MOST = 1 << 24;      /* clock cycles: 10 ms, and a kernel counts in ints */
 
 static double most(double a, double b)
 {
@@ -86,7 +87,9 @@ double imx_cost_sliced(const imx_tune_input *in, double made)
 /* Clock cycles for 64 KB at a rate; 0: they can hardly come too fast. */
 static int pace(const imx_rates *rates, double rate)
 {
-    return rate < PUSH_ALL * rates->store ? (int)(65536 / most(rate, 1e3) * rates->clock) : 0;
+    return rate < PUSH_ALL * rates->store
+               ? (int)least(65536 / most(rate, 1e3) * rates->clock, PACE_MOST)
+               : 0;
 }
 
 /* A slice is to be there when the first tiles have come so far, and not much sooner: its stores
@@ -100,7 +103,7 @@ static void set_slices_pace(const imx_problem *z, imx_config *config)
     double margin = waves > 1 ? SLICE_MARGIN_WAVES : SLICE_MARGIN;
     double most_late = margin * z->product / waves, gently = z->sent / in->rates->slices;
     double sending = most(z->sent / in->rates->store, gently < most_late ? gently : most_late);
-    config->push_pace[0] = (int)(sending / config->slices * in->rates->clock);
+    config->push_pace[0] = (int)least(sending / config->slices * in->rates->clock, PACE_MOST);
 }
 
 /* Behind so many waves' tiles the next one is made in this wave, if not with the last few of it. */

@@ -13,13 +13,14 @@ extern const char imx_rates_tables[];
 
 typedef struct row {
     const char *name, *unit;
-    double scale;
+    double scale, least, most;
     size_t at;
     bool slower; /* if it is more */
 } row;
 
 static const row rows[] = {
-#define ROW(field, scale, unit, slower) { #field, unit, scale, offsetof(imx_rates, field), slower },
+#define ROW(field, scale, unit, least, most, slower) \
+    { #field, unit, scale, least, most, offsetof(imx_rates, field), slower },
     IMX_RATES_TABLE(ROW)
 #undef ROW
 };
@@ -73,6 +74,7 @@ static imbrex_status read_device(reader *r, const char *model)
 static imbrex_status read_row(reader *r, const char *name, const char *number)
 {
     char what[2 * WORD], want[2 * WORD];
+    imx_text range = { .at = want, .size = sizeof want };
     int i = 0;
     while (i < ROWS && strcmp(rows[i].name, name) != 0)
         i++;
@@ -82,9 +84,10 @@ static imbrex_status read_row(reader *r, const char *name, const char *number)
         return wrong(r, what, want);
     }
     snprintf(what, sizeof what, "%s is \"%s\"", name, number);
-    snprintf(want, sizeof want, "a finite number above 0, in %s", rows[i].unit);
+    imx_text_add(&range, "a number from %g to %g, in %s", rows[i].least, rows[i].most,
+                 rows[i].unit);
     double value;
-    if (!imx_env_parse_real(number, &value) || value <= 0)
+    if (!imx_env_parse_real(number, &value) || value < rows[i].least || value > rows[i].most)
         return wrong(r, what, want);
     snprintf(what, sizeof what, "%s", name);
     if (!r->opened)

@@ -16,23 +16,24 @@
 #include "base/folder.h"
 #include "base/imx.h"
 
-/* field: its name in a table, too; to a microsecond; unit there; whether more of it is slower. */
-#define IMX_RATES_TABLE(ROW)                                                                \
-    ROW(bf16, 1e6, "TFLOP/s", false) /* large products of bf16 and f16 */                   \
-    ROW(fp8, 1e6, "TFLOP/s", false)  /* and of 8 bits */                                    \
-    ROW(f32, 1e6, "TFLOP/s", false)                                                         \
-    ROW(block, 1e6, "10^6 / us", false) /* multiplications of one block in wide tiles */    \
-    ROW(memory, 1e3, "GB/s", false)                                                         \
-    ROW(store, 1e3, "GB/s", false)  /* to peers, of a kernel that does nothing else */      \
-    ROW(slices, 1e3, "GB/s", false) /* likewise, slice by slice beneath a product */        \
-    ROW(copy, 1e3, "GB/s", false)   /* of a copy engine, to all peers in turn */            \
-    ROW(copy_us, 1, "us", true)     /* what a movement by copies takes beside its bytes */  \
-    ROW(signal_us, 1, "us", true)   /* until data that brings its flag is seen by a peer */ \
-    ROW(clock, 1, "MHz", false)     /* cycles a microsecond, under load */
+/* field: its name in a table, too; to a microsecond; unit there; the least and the most there;
+ * whether more of it is slower. */
+#define IMX_RATES_TABLE(ROW)                                                                      \
+    ROW(bf16, 1e6, "TFLOP/s", 1e-3, 1e6, false) /* large products of bf16 and f16 */              \
+    ROW(fp8, 1e6, "TFLOP/s", 1e-3, 1e6, false)  /* and of 8 bits */                               \
+    ROW(f32, 1e6, "TFLOP/s", 1e-3, 1e6, false)                                                    \
+    ROW(block, 1e6, "10^6 / us", 1e-3, 1e6, false) /* multiplications of a block in wide tiles */ \
+    ROW(memory, 1e3, "GB/s", 1e-3, 1e6, false)                                                    \
+    ROW(store, 1e3, "GB/s", 1e-3, 1e6, false)  /* to peers, of a kernel that does nothing else */ \
+    ROW(slices, 1e3, "GB/s", 1e-3, 1e6, false) /* likewise, slice by slice beneath a product */   \
+    ROW(copy, 1e3, "GB/s", 1e-3, 1e6, false)   /* of a copy engine, to all peers in turn */       \
+    ROW(copy_us, 1, "us", 1e-3, 1e6, true) /* what a movement by copies takes beside its bytes */ \
+    ROW(signal_us, 1, "us", 1e-3, 1e6, true) /* until a peer sees data that brings its flag */    \
+    ROW(clock, 1, "MHz", 100, 10000, false)  /* cycles a microsecond, under load */
 
 /* Bytes, operations and cycles a microsecond, and microseconds. */
 typedef struct imx_rates {
-#define IMX_RATES_FIELD(field, scale, unit, slower) double field;
+#define IMX_RATES_FIELD(field, scale, unit, least, most, slower) double field;
     IMX_RATES_TABLE(IMX_RATES_FIELD)
 #undef IMX_RATES_FIELD
 } imx_rates;
@@ -48,7 +49,7 @@ typedef struct imx_rates_device {
 
 /* Which rates a table has, a bit each. */
 enum {
-#define IMX_RATES_NUMBER(field, scale, unit, slower) IMX_RATES_AT_##field,
+#define IMX_RATES_NUMBER(field, scale, unit, least, most, slower) IMX_RATES_AT_##field,
     IMX_RATES_TABLE(IMX_RATES_NUMBER)
 #undef IMX_RATES_NUMBER
 };

@@ -354,7 +354,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
             : (int)(imx_ceil_div(imx_min(chunk, rows), tiling.tile_rows) * tiling.tile_rows);
     int64_t element = (int64_t)imx_dtype_bytes(shape->dtype);
     int64_t slices = imx_min(rows * shape->k * element / SLICE_BYTES_LEAST,
-                             (int64_t)(imx_cost_product(in) / SLICE_US_LEAST) + 1);
+                             (int64_t)fmin(imx_cost_product(in) / SLICE_US_LEAST, SLICES_MOST) + 1);
     config->passes = config->spanning && config->pushes_beside && element > 1;
     slice(in, config->passes ? slices : 1, SLICE_STEP, config);
     if (in->scatters && reads_b_again(in))

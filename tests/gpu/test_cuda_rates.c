@@ -133,8 +133,8 @@ static void a_malformed_file_is_refused(void **state)
     write_kept("rates-Fake-GPU-1.txt", "device Fake GPU 1\nstore much\n");
     try((refusal){ "cuda",
                    { IMBREX_PEER, IMBREX_INVALID },
-                   "rates-Fake-GPU-1.txt, line 2: store is \"much\": want a finite number above "
-                   "0, in GB/s" });
+                   "rates-Fake-GPU-1.txt, line 2: store is \"much\": want a number from 0.001 "
+                   "to 1e+06, in GB/s" });
     info_says("rates of gpu 1: none, so that groups are refused: ");
     remove_kept("rates-Fake-GPU-1.txt");
 }

@@ -32,7 +32,7 @@ static int tune(const char *output, int gpus, int stream, char *text, size_t siz
 {
     char path[] = "/tmp/imbrex-tune-XXXXXX";
     const rates_request request = {
-        .output = output, .rounds = 1, .product = 64, .product_f32 = 32, .read = 64, .bytes = 65536
+        .output = output, .rounds = 1, .product = 64, .product_f32 = 64, .read = 64, .bytes = 65536
     };
     const launch_options launch = {
         .ranks = 2, .output = LAUNCH_DIRECT, .grace_s = LAUNCH_GRACE_S, .timeout_s = 120
@@ -56,7 +56,7 @@ static int tune(const char *output, int gpus, int stream, char *text, size_t siz
 static const char *const measured[] = {
     "bf16      0.0010486  # TFLOP/s: gemm of 64 x 64 x 64\n",
     "fp8       0.0010486  # TFLOP/s: gemm of 64 x 64 x 64\n",
-    "f32       0.00013107  # TFLOP/s: gemm of 32 x 32 x 32\n",
+    "f32       0.0010486  # TFLOP/s: gemm of 64 x 64 x 64\n",
     "memory    0.024576  # GB/s: gemm of 16 x 64 x 64, which reads b\n",
     "store     0.13107  # GB/s: all_gather by store",
     "copy      0.13107  # GB/s: all_gather by copy",

@@ -40,11 +40,14 @@ static void bad_lines_are_named(void **state)
     says("# text\n\nstore 350\n", "FILE, line 3: store: want a line \"device NAME\" above it");
     says("device\n", "FILE, line 1: no device: want its name");
     says("device This GPU\nstore\n",
-         "line 2: store is \"\": want a finite number above 0, in GB/s");
-    says("device A\nstore 350 GB/s\n", "store is \"350 GB/s\": want a finite number above 0");
-    says("device A\nbf16 0\n", "bf16 is \"0\": want a finite number above 0, in TFLOP/s");
+         "line 2: store is \"\": want a number from 0.001 to 1e+06, in GB/s");
+    says("device A\nstore 350 GB/s\n", "store is \"350 GB/s\": want a number from 0.001 ");
+    says("device A\nbf16 0\n", "bf16 is \"0\": want a number from 0.001 to 1e+06, in TFLOP/s");
     says("device A\nbf16 -1\n", "bf16 is \"-1\"");
     says("device A\nbf16 inf\n", "bf16 is \"inf\"");
+    says("device A\nbf16 1e305\n", "bf16 is \"1e305\": want a number from 0.001 to 1e+06");
+    says("device A\ncopy 1e-320\n", "copy is \"1e-320\": want a number from 0.001 to 1e+06");
+    says("device A\nclock 1980000\n", "want a number from 100 to 10000, in MHz");
     says("device A\nbf16 3,5\n", "bf16 is \"3,5\"");
     says("device A\ncopy_us 1\ndevice B\ncopy_us 2\ncopy_us 3", "line 5: copy_us: want it once");
     memset(line, 'x', sizeof line);
@@ -131,6 +134,54 @@ static imx_tune_input product(const imx_rates *rates, int arch, int64_t m)
     };
 }
 
+static void all_rates(imx_rates *rates, double of_work, double of_start, double clock)
+{
+    *rates = (imx_rates){ of_work, of_work, of_work,  of_work,  of_work, of_work,
+                          of_work, of_work, of_start, of_start, clock };
+}
+
+static void plan_for(const imx_rates *rates, const imx_op *op, int arch, int64_t m)
+{
+    imx_tune_input in = product(rates, arch, m);
+    in.shared_bytes = arch == 90 ? 232448 : in.shared_bytes;
+    in.scatters = op->scatters;
+    imx_config config = imx_tune_config(&in);
+    assert_in_range(config.slices, 1, 16);
+    assert_in_range(config.push_pace[0], 0, 1 << 24);
+    assert_in_range(config.push_pace[1], 0, 1 << 24);
+    imx_choice choice = imx_choose(op, &in, &config);
+    assert_non_null(choice.algorithm);
+    assert_non_null(imx_op_algorithm(op->algorithms, choice.algorithm));
+}
+
+/* What a file may say, and what is beyond it. */
+static void any_rates_choose(void **state)
+{
+    (void)state;
+    static const imx_op *const ops[] = { &imx_op_ag_gemm, &imx_op_gemm_rs };
+    static const double rates_of_work[] = { 0, 1e-30, 1, 1e12, 1e300 };
+    static const int64_t m[] = { 64, 4096 };
+    for (int i = 0; i < 5 * 2 * 2 * 2; i++) {
+        imx_rates rates;
+        all_rates(&rates, rates_of_work[i / 8], i / 8 % 2 ? 1e-3 : 1e6, 1e10);
+        plan_for(&rates, ops[i % 2], i / 2 % 2 ? 90 : 80, m[i / 4 % 2]);
+    }
+    imx_rates slow, slower;
+    all_rates(&slow, 1e6, 1, 1600);
+    all_rates(&slower, 1e-30, 1, 1600);
+    imx_tune_input in = product(&slow, 90, 64), other = product(&slower, 90, 64);
+    in.shared_bytes = other.shared_bytes = 232448;
+    assert_true(imx_tune_config(&in).slices > 1);
+    assert_int_equal(imx_tune_config(&in).slices, imx_tune_config(&other).slices);
+
+    imx_rates none = { 0 };
+    in = product(&none, 80, 4096);
+    imx_config config = imx_tune_config(&in);
+    imx_choice choice = imx_choose(&imx_op_ag_gemm, &in, &config);
+    assert_string_equal(choice.algorithm, "sequential");
+    assert_string_equal(choice.why, "no expected time is finite");
+}
+
 /* An A100 multiplies three times as slowly: it hides what an H200 does not. */
 static void another_device_chooses_by_its_own(void **state)
 {
@@ -164,6 +215,7 @@ int main(void)
         cmocka_unit_test(tables_are_whole),
         cmocka_unit_test(attributes_come_near_a_table),
         cmocka_unit_test(the_slower_ones_count),
+        cmocka_unit_test(any_rates_choose),
         cmocka_unit_test(another_device_chooses_by_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
