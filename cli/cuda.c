@@ -114,6 +114,11 @@ void cuda_timer_close(cuda_timer *timer)
     free(timer);
 }
 
+imbrex_status cuda_timer_gpu(const cuda_timer *timer, cuda_gpu_id *id)
+{
+    return cuda_calls_check(cuda->cuDeviceGetUuid(id, timer->gpu), "cuDeviceGetUuid");
+}
+
 imbrex_stream cuda_timer_stream(const cuda_timer *timer)
 {
     return timer->stream;

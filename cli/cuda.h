@@ -12,11 +12,17 @@ typedef struct CUgraphExec_st *CUgraphExec;
 
 enum { CUDA_EVENT_TIMED = 0, CUDA_STREAM_NON_BLOCKING = 1, CUDA_CAPTURE_THREAD_LOCAL = 1 };
 
+/* A GPU's own, whatever its index is to a process. */
+typedef struct cuda_gpu_id {
+    unsigned char bytes[16];
+} cuda_gpu_id;
+
 /* Rows: name in the table, name in the library, what it takes. */
 #define CUDA_CALLS_TABLE(ROW)                                                                 \
     ROW(cuInit, "cuInit", (unsigned flags))                                                   \
     ROW(cuGetErrorName, "cuGetErrorName", (int error, const char **name))                     \
     ROW(cuDeviceGet, "cuDeviceGet", (int *device, int index))                                 \
+    ROW(cuDeviceGetUuid, "cuDeviceGetUuid_v2", (cuda_gpu_id * id, int gpu))                   \
     ROW(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext * context, int gpu)) \
     ROW(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (int gpu))                 \
     ROW(cuCtxSetCurrent, "cuCtxSetCurrent", (CUcontext context))                              \
@@ -70,6 +76,7 @@ typedef struct cuda_timer cuda_timer;
 IMBREX_TRY cuda_timer_open(const char *device, cuda_timer **out);
 void cuda_timer_close(cuda_timer *timer); /* NULL is fine; streams must be idle */
 
+IMBREX_TRY cuda_timer_gpu(const cuda_timer *timer, cuda_gpu_id *id);
 imbrex_stream cuda_timer_stream(const cuda_timer *timer); /* the one that is timed */
 
 /* Holds the stream until release, one second at most: a device that takes no more work before it

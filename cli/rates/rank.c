@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launch.h"
 #include "matrix.h"
 #include "measure.h"
 #include "rates.h"
@@ -250,20 +249,21 @@ static imbrex_status begin(tuning *t, const char *name, const char *algorithm, b
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-/* What ranks on one GPU store to each other crosses no link.  Where a launcher has started them
- * each may call another GPU the first. */
-static imbrex_status check_gpus(tuning *t, bool ours)
+/* What ranks on one GPU store to each other crosses no link.  Each may call it by another index. */
+static imbrex_status check_gpus(tuning *t)
 {
-    int index = atoi(strchr(imbrex_group_device(t->group), ':') + 1);
-    int size = imbrex_group_size(t->group), *all = calloc((size_t)size, sizeof *all);
-    imbrex_status status = all ? share_all(&t->share, &index, sizeof index, all) : IMBREX_NO_MEMORY;
-    for (int r = 0; r < size && status == IMBREX_OK && ours; r++)
+    int size = imbrex_group_size(t->group);
+    cuda_gpu_id own, *all = calloc((size_t)size, sizeof *all);
+    imbrex_status status = all ? cuda_timer_gpu(t->timer, &own) : IMBREX_NO_MEMORY;
+    if (status == IMBREX_OK)
+        status = share_all(&t->share, &own, sizeof own, all);
+    for (int r = 0; r < size && status == IMBREX_OK; r++)
         for (int q = 0; q < r && status == IMBREX_OK; q++)
-            if (all[q] == all[r])
+            if (memcmp(&all[q], &all[r], sizeof own) == 0)
                 status = failure_note(IMBREX_UNSUPPORTED,
-                                      "ranks %d and %d are on one GPU, cuda:%d: want a GPU for "
-                                      "each, or --ranks 1",
-                                      q, r, all[r]);
+                                      "ranks %d and %d are on one GPU: start one rank for each GPU "
+                                      "that is to be measured",
+                                      q, r);
     free(all);
     return status;
 }
@@ -281,7 +281,7 @@ static imbrex_status open_all(tuning *t)
                             device);
     desc = (imbrex_group_desc){ .bootstrap = &one, .device = device };
     TRY(imbrex_group_create(&desc, &t->alone));
-    TRY(share_open(t->group, sizeof(double), &t->share));
+    TRY(share_open(t->group, sizeof(cuda_gpu_id), &t->share));
     return cuda_timer_open(device, &t->timer);
 }
 
@@ -335,7 +335,7 @@ static imbrex_status keep(const tuning *t)
 static imbrex_status work(tuning *t)
 {
     TRY(open_all(t));
-    TRY(check_gpus(t, launch_is_ours()));
+    TRY(check_gpus(t));
     bool first = imbrex_group_rank(t->group) == 0;
     if (first)
         progress_begin(&t->bar, "tune", 10 * (WARM + t->request->rounds));

@@ -42,6 +42,12 @@ static int device_get(int *gpu, int index)
     return fails("cuDeviceGet");
 }
 
+static int device_uuid(cuda_gpu_id *id, int gpu)
+{
+    memset(id, fake_calls.one_gpu ? 0 : gpu, sizeof *id);
+    return fails("cuDeviceGetUuid");
+}
+
 static int retain(CUcontext *context, int gpu)
 {
     if (fails("cuDevicePrimaryCtxRetain"))
@@ -183,6 +189,7 @@ const cuda_calls fake_calls_table = {
     .cuInit = init,
     .cuGetErrorName = error_name,
     .cuDeviceGet = device_get,
+    .cuDeviceGetUuid = device_uuid,
     .cuDevicePrimaryCtxRetain = retain,
     .cuDevicePrimaryCtxRelease = release,
     .cuCtxSetCurrent = set_current,
