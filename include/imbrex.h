@@ -516,10 +516,12 @@ IMBREX_TRY imbrex_tune(imbrex_group *group, const char *op, const void *desc, si
                        imbrex_tune_progress progress, void *ctx);
 
 /* Local: keeps rates of the group's device that were measured, for groups that are made later, in
- * the place of those kept before.  rows: lines as docs/tuning.md has them, "store 350\n", without
- * the device.  path: the file to write, which IMBREX_RATES may name; NULL: the one in the folder of
- * the tuning cache, where groups look.  INVALID: a line is wrong, and nothing is kept; UNSUPPORTED:
- * the device is no GPU. */
+ * the place of those kept before.  rows: lines as docs/tuning.md has them, "store 350\n", one at
+ * least, without the device.  path: the file to write, which IMBREX_RATES may name; NULL: the one
+ * in the folder of the tuning cache, where groups look unless IMBREX_RATES is set: while it is,
+ * what is kept there does not count.  A file is replaced whole.  INVALID: a line is wrong, there is
+ * no rate, or path is there and no regular file; SYSTEM: the file cannot be written, and the one
+ * before stands; UNSUPPORTED: the device is no GPU.  Then nothing is kept. */
 IMBREX_TRY imbrex_rates_keep(imbrex_group *group, const char *rows, const char *path);
 
 /* Enqueues one run.  All ranks run the same plans in the same order, each run with one m; a

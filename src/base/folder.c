@@ -16,7 +16,7 @@
 
 #include "imbrex_device.h"
 
-enum { NAME_MOST = 160, LOCK_NAP_NS = 5000000 };
+enum { LOCK_NAP_NS = 5000000 };
 
 static bool is_ours(const struct stat *found)
 {
@@ -279,24 +279,26 @@ void *imx_folder_read_path(const char *path, size_t most, size_t *bytes)
 }
 
 /* No two writers, of this process or another, have the same file before it is whole. */
-static void name_temporary(const char *name, char temporary[NAME_MOST])
+static bool name_temporary(const char *name, char *temporary, size_t size)
 {
     static uint32_t count;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    snprintf(temporary, NAME_MOST, "%s.%ld.%ld.%u", name, (long)getpid(), now.tv_nsec,
-             __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+    imx_text text = { .at = temporary, .size = size };
+    imx_text_add(&text, "%s.%ld.%ld.%u", name, (long)getpid(), now.tv_nsec,
+                 __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+    errno = ENAMETOOLONG;
+    return text.length < size;
 }
 
-bool imx_folder_write(const imx_folder *folder, const char *name, const struct iovec *parts,
-                      int count)
+/* Writes beside it, in the folder `at`, then renames. */
+static bool replace_file(int at, const char *name, mode_t mode, const struct iovec *parts,
+                         int count)
 {
-    int at = open_folder(folder);
-    if (at < 0)
+    char temporary[PATH_MAX];
+    if (!name_temporary(name, temporary, sizeof temporary))
         return false;
-    char temporary[NAME_MOST];
-    name_temporary(name, temporary);
-    int fd = openat(at, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = openat(at, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     bool whole = fd >= 0;
     for (int i = 0; i < count && whole; i++)
         whole = imx_sys_write_all(fd, parts[i].iov_base, parts[i].iov_len);
@@ -306,7 +308,30 @@ bool imx_folder_write(const imx_folder *folder, const char *name, const struct i
     int error = errno;
     if (fd >= 0 && !whole)
         unlinkat(at, temporary, 0);
+    errno = error;
+    return whole;
+}
+
+bool imx_folder_write(const imx_folder *folder, const char *name, const struct iovec *parts,
+                      int count)
+{
+    int at = open_folder(folder);
+    if (at < 0)
+        return false;
+    bool whole = replace_file(at, name, 0600, parts, count);
+    int error = errno;
     close(at);
     errno = error;
     return whole;
+}
+
+bool imx_folder_write_path(const char *path, const struct iovec *parts, int count)
+{
+    char place[PATH_MAX];
+    struct stat found;
+    if (stat(path, &found) != 0)
+        return replace_file(AT_FDCWD, path, 0666, parts, count);
+    errno = EINVAL;
+    return S_ISREG(found.st_mode) && realpath(path, place) &&
+           replace_file(AT_FDCWD, place, 0666, parts, count);
 }

@@ -40,6 +40,10 @@ void *imx_folder_read_path(const char *path, size_t most, size_t *bytes);
 bool imx_folder_write(const imx_folder *folder, const char *name, const struct iovec *parts,
                       int count);
 
+/* The same of a file that the user names, to which a link may lead; EINVAL: it is there, and no
+ * regular file. */
+bool imx_folder_write_path(const char *path, const struct iovec *parts, int count);
+
 /* Waits until no other process, or thread, has the folder locked; close() unlocks.  -1, with errno:
  * it cannot be locked; EWOULDBLOCK: somebody has had it for limit_ms. */
 int imx_folder_lock(const imx_folder *folder, int64_t limit_ms);

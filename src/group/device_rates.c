@@ -2,11 +2,9 @@
 #include "device_rates.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 static imbrex_status read_rates(const imx_env *env, const imx_target *target, bool nvlink,
                                 imx_rates *rates, imx_text *from)
@@ -60,55 +58,48 @@ void imx_device_rates_info(const imx_backend *backend, imx_text *text)
 
 /* ---- keeping them ---------------------------------------------------------------------------- */
 
-static const char head[] = "# Measured by `imbrex tune --device`: see docs/tuning.md\n";
-
-static imbrex_status write_file(const char *path, const imx_text *table)
+static imbrex_status write_named(const char *path, const struct iovec *parts, int count)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return imx_fail_errno("cannot write %s", path);
-    bool whole = imx_sys_write_all(fd, head, sizeof head - 1) &&
-                 imx_sys_write_all(fd, table->at, table->length);
-    int error = errno;
-    if (close(fd) == 0 && whole)
+    if (imx_folder_write_path(path, parts, count))
         return IMBREX_OK;
-    errno = whole ? errno : error;
+    if (errno == EINVAL)
+        return imx_fail(IMBREX_INVALID,
+                        "path is \"%s\", which is no regular file: name one, or none", path);
     return imx_fail_errno("cannot write %s", path);
 }
 
-static imbrex_status write_kept(const imbrex_group *group, const imx_text *table)
+static imbrex_status write_kept(const imbrex_group *group, const struct iovec *parts, int count)
 {
     imx_folder folder;
     char name[IMX_RATES_NAME];
-    const struct iovec parts[] = { { (void *)head, sizeof head - 1 },
-                                   { table->at, table->length } };
     imx_folder_find(group->env.cache_dir, &folder);
     if (!folder.path[0])
         return imx_fail(IMBREX_SYSTEM,
                         "rates cannot be kept: %s; name a folder in IMBREX_CACHE_DIR, or a file",
                         folder.why);
     imx_rates_file_name(group->target->model, name);
-    if (!imx_folder_write(&folder, name, parts, 2))
+    if (!imx_folder_write(&folder, name, parts, count))
         return imx_fail_errno("cannot write %s/%s", folder.path, name);
     return IMBREX_OK;
 }
 
 imbrex_status imbrex_rates_keep(imbrex_group *group, const char *rows, const char *path)
 {
+    enum { ROWS_MOST = 4096, PARTS = 2 };
     imx_status_enter(__func__);
     IMX_ENTER(group);
     IMX_TRY(imx_status_need(rows, "rows", "want lines as \"store 350\""));
-    char text[4096];
-    imx_text table = { .at = text, .size = sizeof text };
-    imx_rates ignored;
-    uint32_t given;
     if (!group->target->arch)
         return imx_fail(IMBREX_UNSUPPORTED, "%s has no rates: they are of GPUs",
                         group->device_name);
-    imx_text_add(&table, "device %s\n%s", group->target->model, rows);
-    if (table.length >= table.size)
-        return imx_fail(IMBREX_INVALID, "rows has %zu bytes: want fewer than %zu", strlen(rows),
-                        sizeof text - sizeof group->target->model - 16);
-    IMX_TRY(imx_rates_parse(text, "device and rows", group->target->model, &ignored, &given));
-    return path ? write_file(path, &table) : write_kept(group, &table);
+    if (strlen(rows) > ROWS_MOST)
+        return imx_fail(IMBREX_INVALID, "rows has %zu bytes: want %d at most", strlen(rows),
+                        ROWS_MOST);
+    IMX_TRY(imx_rates_check_rows(rows, "rows"));
+    char text[2 * sizeof group->target->model];
+    imx_text head = { .at = text, .size = sizeof text };
+    imx_text_add(&head, "# Measured by `imbrex tune --device`: see docs/tuning.md\ndevice %s\n",
+                 group->target->model);
+    const struct iovec parts[PARTS] = { { text, head.length }, { (void *)rows, strlen(rows) } };
+    return path ? write_named(path, parts, PARTS) : write_kept(group, parts, PARTS);
 }

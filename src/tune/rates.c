@@ -34,7 +34,8 @@ static double *value_of(imx_rates *rates, const row *r)
 /* ---- a table --------------------------------------------------------------------------------- */
 
 typedef struct reader {
-    const char *name, *model;
+    const char *name;
+    const char *model; /* NULL: all rows are its own, and no device is named */
     int line;
     bool opened;   /* a device line stands above, */
     bool has_rows; /* and rows since it */
@@ -60,6 +61,8 @@ static void list_rows(char *text, size_t size)
 /* Several of them in a row begin one table. */
 static imbrex_status read_device(reader *r, const char *model)
 {
+    if (!r->model)
+        return wrong(r, "device", "rows alone: whose they are is known");
     if (!*model)
         return wrong(r, "no device", "its name as `imbrex info` has it, device NVIDIA H200");
     if (r->has_rows || !r->opened) {
@@ -133,17 +136,33 @@ static imbrex_status read_line(reader *r, const char *at, size_t length)
     return strcmp(word, "device") == 0 ? read_device(r, rest) : read_row(r, word, rest);
 }
 
+static imbrex_status read_lines(reader *r, const char *text)
+{
+    while (*text) {
+        size_t length = strcspn(text, "\n");
+        r->line++;
+        IMX_TRY(read_line(r, text, length));
+        text += length + (text[length] == '\n');
+    }
+    return IMBREX_OK;
+}
+
 imbrex_status imx_rates_parse(const char *text, const char *name, const char *model,
                               imx_rates *rates, uint32_t *given)
 {
     reader r = { .name = name, .model = model, .rates = rates };
-    while (*text) {
-        size_t length = strcspn(text, "\n");
-        r.line++;
-        IMX_TRY(read_line(&r, text, length));
-        text += length + (text[length] == '\n');
-    }
+    IMX_TRY(read_lines(&r, text));
     *given = r.given;
+    return IMBREX_OK;
+}
+
+imbrex_status imx_rates_check_rows(const char *rows_text, const char *name)
+{
+    imx_rates ignored;
+    reader r = { .name = name, .opened = true, .of_model = true, .rates = &ignored };
+    IMX_TRY(read_lines(&r, rows_text));
+    if (!r.given)
+        return imx_fail(IMBREX_INVALID, "%s has no rate: want lines as \"store 350\"", name);
     return IMBREX_OK;
 }
 
@@ -220,12 +239,16 @@ static void follow(uint32_t given, const imx_rates *before, imx_rates *out)
         out->slices *= out->store / before->store;
 }
 
-static imbrex_status read_text(char *text, const char *path, const imx_rates_device *d,
-                               imx_rates *out, imx_text *from)
+static imbrex_status read_text(char *text, size_t bytes, const char *path,
+                               const imx_rates_device *d, imx_rates *out, imx_text *from)
 {
     const imx_rates before = *out;
     uint32_t given = 0;
-    imbrex_status status = imx_rates_parse(text, path, d->model, out, &given);
+    imbrex_status status =
+        strlen(text) < bytes
+            ? imx_fail(IMBREX_INVALID, "%s has a NUL at byte %zu: want lines of text", path,
+                       strlen(text))
+            : imx_rates_parse(text, path, d->model, out, &given);
     free(text);
     if (status != IMBREX_OK)
         return status;
@@ -242,7 +265,7 @@ static imbrex_status read_named(const char *path, const imx_rates_device *d, imx
     char *text = imx_folder_read_path(path, IMX_RATES_BYTES, &bytes);
     if (!text)
         return imx_fail_errno("IMBREX_RATES is \"%s\", which cannot be read", path);
-    return read_text(text, path, d, out, from);
+    return read_text(text, bytes, path, d, out, from);
 }
 
 /* One that is not ours alone is left, as the tuning cache is. */
@@ -257,7 +280,7 @@ static imbrex_status read_kept(const imx_env *env, const imx_rates_device *d, im
     char *text = imx_folder_read(&folder, name, IMX_RATES_BYTES, &bytes);
     snprintf(path, sizeof path, "%s/%s", folder.path, name);
     if (text)
-        return read_text(text, path, d, out, from);
+        return read_text(text, bytes, path, d, out, from);
     if (errno == EPERM)
         imx_text_add(from,
                      "%s is ignored, as it or its folder belongs to someone else or others may "

@@ -59,6 +59,9 @@ enum {
 imbrex_status imx_rates_parse(const char *text, const char *name, const char *model,
                               imx_rates *rates, uint32_t *given) IMX_MUST_CHECK;
 
+/* Whether a text is rows of rates, one at least, and no device.  Else INVALID, as above. */
+imbrex_status imx_rates_check_rows(const char *rows, const char *name) IMX_MUST_CHECK;
+
 /* Of a device that the library has a table for; else false. */
 bool imx_rates_built_in(const char *model, imx_rates *out);
 

@@ -16,14 +16,19 @@
 enum { RANKS = 2, SMS = 12 };
 
 /* In the folder of the tuning cache. */
-static void write_kept(const char *name, const char *text)
+static void write_bytes(const char *name, const char *text, size_t bytes)
 {
     char path[600];
     snprintf(path, sizeof path, "%s/%s", getenv("IMBREX_CACHE_DIR"), name);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fputs(text, file);
+    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
     assert_int_equal(fclose(file), 0);
+}
+
+static void write_kept(const char *name, const char *text)
+{
+    write_bytes(name, text, strlen(text));
 }
 
 static void remove_kept(const char *name)
@@ -139,6 +144,18 @@ static void a_malformed_file_is_refused(void **state)
     remove_kept("rates-Fake-GPU-1.txt");
 }
 
+/* What stands behind it would be dropped. */
+static void a_nul_is_refused(void **state)
+{
+    (void)state;
+    static const char text[] = "device Fake GPU 0\nstore 90\n\0copy 90\n";
+    write_bytes("rates-Fake-GPU-0.txt", text, sizeof text - 1);
+    try((refusal){ "cuda",
+                   { IMBREX_INVALID, IMBREX_PEER },
+                   "rates-Fake-GPU-0.txt has a NUL at byte 27: want lines of text" });
+    remove_kept("rates-Fake-GPU-0.txt");
+}
+
 static void a_file_that_is_not_there_is_refused(void **state)
 {
     (void)state;
@@ -157,6 +174,7 @@ int main(void)
         cmocka_unit_test(ranks_count_on_the_slower_rates),
         cmocka_unit_test(the_variable_names_a_file),
         cmocka_unit_test(a_malformed_file_is_refused),
+        cmocka_unit_test(a_nul_is_refused),
         cmocka_unit_test(a_file_that_is_not_there_is_refused),
     };
     fake_ranks_begin();

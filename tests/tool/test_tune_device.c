@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -141,7 +142,8 @@ static int keep_what_is_wrong(imbrex_group *group, void *ctx)
 {
     (void)ctx;
     imbrex_status status = imbrex_rates_keep(group, "store 350\ncopy fast\n", NULL);
-    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), "line 3: copy is \"fast\": want"),
+    RANK_CHECK(status == IMBREX_INVALID &&
+                   strstr(imbrex_error(), "rows, line 2: copy is \"fast\": want"),
                "%s", imbrex_error());
     status = imbrex_rates_keep(group, NULL, NULL);
     RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), "rows is NULL"), "%s",
@@ -149,7 +151,50 @@ static int keep_what_is_wrong(imbrex_group *group, void *ctx)
     status = imbrex_rates_keep(group, "store 350\n", "/nowhere/rates");
     RANK_CHECK(status == IMBREX_SYSTEM && strstr(imbrex_error(), "cannot write /nowhere/rates"),
                "%s", imbrex_error());
+    status = imbrex_rates_keep(group, "# nothing\n", NULL);
+    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), "rows has no rate: want lines"),
+               "%s", imbrex_error());
+    status = imbrex_rates_keep(group, "store 350\ndevice Fake GPU 1\nstore 1\n", NULL);
+    RANK_CHECK(status == IMBREX_INVALID &&
+                   strstr(imbrex_error(), "rows, line 2: device: want rows alone"),
+               "%s", imbrex_error());
     return 0;
+}
+
+static int keep_in(imbrex_group *group, void *ctx)
+{
+    char link[600];
+    imbrex_status status = imbrex_rates_keep(group, "store 350\n", ctx);
+    RANK_CHECK(status == IMBREX_INVALID && strstr(imbrex_error(), "which is no regular file: name"),
+               "%s", imbrex_error());
+    RANK_CHECK(unlink(ctx) == 0, "%s is gone", (char *)ctx);
+
+    /* Who has opened the file that was there still reads it. */
+    snprintf(link, sizeof link, "%s-link", (char *)ctx);
+    FILE *before = fopen(ctx, "w+");
+    fputs("before", before);
+    fflush(before);
+    RANK_CHECK(symlink(ctx, link) == 0, "no link %s", link);
+    RANK_CHECK(imbrex_rates_keep(group, "store 350\n", link) == IMBREX_OK, "%s", imbrex_error());
+    char text[400] = "", line[16] = "";
+    rewind(before);
+    RANK_CHECK(fgets(line, sizeof line, before) && strcmp(line, "before") == 0, "has %s", line);
+    fclose(before);
+    read_file(ctx, text, sizeof text);
+    RANK_CHECK(strstr(text, "\ndevice Fake GPU 0\nstore 350\n"), "wrote %s", text);
+    RANK_CHECK(readlink(link, text, sizeof text) > 0, "%s is no link", link);
+    return 0;
+}
+
+/* Nobody reads from the FIFO: to open it would wait. */
+static void files_are_replaced_whole(void **state)
+{
+    (void)state;
+    char path[500];
+    ranks_desc one = { .size = 1 };
+    snprintf(path, sizeof path, "%s/other", getenv("IMBREX_CACHE_DIR"));
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(fake_ranks_run(&one, 1, keep_in, path), 0);
 }
 
 static int keep_of_a_cpu(imbrex_group *group, void *ctx)
@@ -176,10 +221,9 @@ static void what_is_wrong_is_not_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_measured_is_kept),
-        cmocka_unit_test(a_file_may_be_named),
-        cmocka_unit_test(ranks_on_one_gpu_are_refused),
-        cmocka_unit_test(what_is_wrong_is_not_kept),
+        cmocka_unit_test(what_is_measured_is_kept),     cmocka_unit_test(a_file_may_be_named),
+        cmocka_unit_test(ranks_on_one_gpu_are_refused), cmocka_unit_test(what_is_wrong_is_not_kept),
+        cmocka_unit_test(files_are_replaced_whole),
     };
     cuda = &fake_calls_table;
     fake_ranks_begin();
