@@ -3,6 +3,7 @@ candidates that take turns, how their results compare, and how a program ends.
 
 Import it before torch: it sets variables.
 """
+import json
 import os
 import sys
 
@@ -205,6 +206,24 @@ def close(ranks, plans):
     dist.barrier(group=ranks.blobs)
     for plan in plans:
         plan.close()
+
+
+def report(ranks, file, jobs, table):
+    """Does all jobs, each of which gives a row, and ends the program.  Rows are written to `file`
+    as they come, one object a line ("-": standard output), and else put into a table."""
+    rows, out = [], None
+    if file and ranks.rank == 0:
+        out = sys.stdout if file == "-" else open(file, "w")
+    for job in jobs:
+        rows.append(job())
+        line = json.dumps(rows[-1])
+        if out:
+            print(line, file=out, flush=True)
+        ranks.say(line)
+        torch.cuda.empty_cache()
+    if ranks.rank == 0 and file != "-":
+        table(rows)
+    finish(ranks, any(row["wrong"] for row in rows))
 
 
 def finish(ranks, wrong):

@@ -23,7 +23,7 @@ candidates in turn; a figure is the median over rounds of the slowest rank, in u
 first compared: a figure with ! had another, and the exit code is 1.
 """
 import argparse
-import json
+import functools
 import os
 import sys
 
@@ -272,22 +272,14 @@ def compile_weigh(ranks):
 
 def main():
     options = options_of(sys.argv[1:])
-    ranks, rows = peers.Ranks(), []
+    ranks = peers.Ranks()
     torch.manual_seed(ranks.rank)
     if not options.no_compile:
         compile_weigh(ranks)
-    if ranks.rank or not options.json:
-        options.json = os.devnull
-    with sys.stdout if options.json == "-" else open(options.json, "w") as file:
-        for part in options.parts.split(","):
-            for batch, tokens in sizes(options.sizes or SIZES[part]):
-                rows.append(time_one(ranks, part, batch, tokens, options))
-                print(json.dumps(rows[-1]), file=file, flush=True)
-                ranks.say(json.dumps(rows[-1]))
-                torch.cuda.empty_cache()
-        if ranks.rank == 0 and options.json != "-":
-            table(rows)
-    peers.finish(ranks, any(row["wrong"] for row in rows))
+    jobs = (functools.partial(time_one, ranks, part, batch, tokens, options)
+            for part in options.parts.split(",")
+            for batch, tokens in sizes(options.sizes or SIZES[part]))
+    peers.report(ranks, options.json, jobs, table)
 
 
 if __name__ == "__main__":

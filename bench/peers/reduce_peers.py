@@ -18,7 +18,7 @@ CUDA graphs; candidates in turn; a figure is the median over rounds of the slowe
 Results are first compared with nccl's: a figure with ! had another, and the exit code is 1.
 """
 import argparse
-import json
+import functools
 import os
 import sys
 
@@ -281,23 +281,14 @@ def options_of(words):
 
 def main():
     options = options_of(sys.argv[1:])
-    ranks, rows = peers.Ranks(), []
+    ranks = peers.Ranks()
     torch.manual_seed(ranks.rank)
     compute = rms_norm if options.no_compile else compiled(ranks)
     fused = None if options.no_flashinfer else fused_of(ranks, min(max(options.rows), FUSED_ROWS))
-    if ranks.rank or not options.json:
-        options.json = os.devnull
-    with sys.stdout if options.json == "-" else open(options.json, "w") as file:
-        for op in options.ops.split(","):
-            for norms in {"both": (False, True), "yes": (True,), "no": (False,)}[options.norm]:
-                for m in options.rows:
-                    rows.append(time_rows(ranks, op, m, norms, options, compute, fused))
-                    print(json.dumps(rows[-1]), file=file, flush=True)
-                    ranks.say("%s %d%s: %s" % (op, m, " norm" if norms else "", rows[-1]["us"]))
-                    torch.cuda.empty_cache()
-        if ranks.rank == 0 and options.json != "-":
-            table(rows)
-    peers.finish(ranks, any(row["wrong"] for row in rows))
+    norms = {"both": (False, True), "yes": (True,), "no": (False,)}[options.norm]
+    jobs = (functools.partial(time_rows, ranks, op, m, norm, options, compute, fused)
+            for op in options.ops.split(",") for norm in norms for m in options.rows)
+    peers.report(ranks, options.json, jobs, table)
 
 
 if __name__ == "__main__":

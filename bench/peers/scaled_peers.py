@@ -14,7 +14,7 @@ rounds of the slowest rank, in us.  Results are first compared with nccl+cublas:
 another, and the exit code is 1.
 """
 import argparse
-import json
+import functools
 import os
 import sys
 
@@ -193,21 +193,12 @@ def options_of(words):
 
 def main():
     options = options_of(sys.argv[1:])
-    ranks, rows = peers.Ranks(), []
+    ranks = peers.Ranks()
     torch.manual_seed(ranks.rank)
-    if ranks.rank or not options.json:
-        options.json = os.devnull
-    with sys.stdout if options.json == "-" else open(options.json, "w") as file:
-        for op in options.ops.split(","):
-            for scaling in options.scaling.split(","):
-                for m in options.rows.split(","):
-                    rows.append(time_shape(ranks, op, int(m), scaling, options))
-                    print(json.dumps(rows[-1]), file=file, flush=True)
-                    ranks.say(json.dumps(rows[-1]))
-                    torch.cuda.empty_cache()
-        if ranks.rank == 0 and options.json != "-":
-            table(rows)
-    peers.finish(ranks, any(row["wrong"] for row in rows))
+    jobs = (functools.partial(time_shape, ranks, op, int(m), scaling, options)
+            for op in options.ops.split(",") for scaling in options.scaling.split(",")
+            for m in options.rows.split(","))
+    peers.report(ranks, options.json, jobs, table)
 
 
 if __name__ == "__main__":

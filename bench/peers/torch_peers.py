@@ -18,14 +18,14 @@ are replayed as CUDA graphs, where Python's own time does not count; the table s
 not be.
 """
 import argparse
-import json
+import functools
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from beside import (Candidate, Op, Ranks, attempt, capture_all, close, difference, empty, finish,
-                    imbrex, measure, normal, sets_for, stream, symmetric, those_that_run)
+from beside import (Candidate, Op, Ranks, attempt, capture_all, close, difference, empty, imbrex,
+                    measure, normal, report, sets_for, stream, symmetric, those_that_run)
 
 import torch
 import torch.distributed as dist
@@ -262,23 +262,14 @@ def main():
     parser.add_argument("--no-compile", action="store_true", help="mlp: without torch.compile")
     parser.add_argument("--json", metavar="FILE", help="one object a line; - for standard output")
     options = parser.parse_args()
-    ranks, rows = Ranks(), []
+    ranks = Ranks()
     torch.manual_seed(ranks.rank)
     if "mlp" in options.ops.split(",") and not options.no_compile:
         ranks.compiles = attempt(ranks, "torch.compile", "used",
                                  lambda: torch.compile(gate_of, dynamic=False)(normal(16, 64)))
-    if ranks.rank or not options.json:
-        options.json = os.devnull
-    with sys.stdout if options.json == "-" else open(options.json, "w") as file:
-        for op in options.ops.split(","):
-            for shape in shapes_of(options.shapes, op):
-                rows.append(time_shape(ranks, op, shape, options))
-                print(json.dumps(rows[-1]), file=file, flush=True)
-                ranks.say("%s %s: %s" % (op, shape, rows[-1]["over"]))
-                torch.cuda.empty_cache()
-        if ranks.rank == 0 and options.json != "-":
-            table(rows)
-    finish(ranks, any(row["wrong"] for row in rows))
+    jobs = (functools.partial(time_shape, ranks, op, shape, options)
+            for op in options.ops.split(",") for shape in shapes_of(options.shapes, op))
+    report(ranks, options.json, jobs, table)
 
 
 if __name__ == "__main__":
