@@ -2,7 +2,10 @@
 #include "matrix.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "cli.h"
 
 enum { RUN = 1024 }; /* elements on the stack between two dtypes */
 
@@ -184,4 +187,25 @@ void matrix_copy(const matrix *from, int64_t row0, int64_t row1, int64_t col0, i
             narrow(to, run, count, line + (col - col0) * bytes);
         }
     }
+}
+
+imbrex_status matrix_fill(imbrex_group *group, void *to, imbrex_dtype dtype, int64_t elements,
+                          uint64_t seed)
+{
+    enum { BLOCK = 1048583 }; /* a prime, so that rows differ */
+    int64_t first = elements < BLOCK ? elements : BLOCK;
+    size_t bytes = (size_t)(elements * matrix_dtype_bytes(dtype));
+    size_t block = (size_t)(first * matrix_dtype_bytes(dtype));
+    char *at = to;
+    void *host = malloc(block + 1);
+    if (!host)
+        return IMBREX_NO_MEMORY;
+    const matrix values = matrix_random(seed, 1, first, 1);
+    matrix_copy(&values, 0, 1, 0, first, dtype, host, first);
+    imbrex_status status = imbrex_copy(group, at, host, block, NULL);
+    for (size_t done = block; done < bytes && status == IMBREX_OK; done *= 2)
+        status = imbrex_copy(group, at + done, at, done < bytes - done ? done : bytes - done, NULL);
+    status = failure_drain(status, group, NULL);
+    free(host);
+    return status;
 }

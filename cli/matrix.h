@@ -27,6 +27,11 @@ matrix matrix_random(uint64_t seed, int64_t rows, int64_t cols, double scale);
 void matrix_copy(const matrix *from, int64_t row0, int64_t row1, int64_t col0, int64_t col1,
                  imbrex_dtype to, void *out, int64_t stride);
 
+/* Fills memory of the group's device with elements of a random matrix, scale 1, and waits: with a
+ * block of them, which the host makes, over and over. */
+IMBREX_TRY matrix_fill(imbrex_group *group, void *to, imbrex_dtype dtype, int64_t elements,
+                       uint64_t seed);
+
 enum { MATRIX_DTYPES = 5 };
 /* By imbrex_dtype; nobody asks for the first. */
 extern const char *const matrix_dtype_names[MATRIX_DTYPES];

@@ -22,9 +22,6 @@
  * very small ones need not be. */
 enum { BYTES_WANTED = 64 << 20, BYTES_WANTED_CUDA = 256 << 20, MOST_SETS = 1024, ALIGNMENT = 256 };
 
-/* Random values are made once and repeated: a prime, so that rows differ. */
-enum { BLOCK_ELEMENTS = 1048583 };
-
 static size_t matrix_bytes(imbrex_dtype dtype, int64_t rows, int64_t cols)
 {
     return (size_t)(rows * cols * matrix_dtype_bytes(dtype));
@@ -54,24 +51,10 @@ static int64_t c_rows(const bench_shape *s)
     return s->op->experts && s->op->a_is_shard ? bench_op_rows(s) : s->m;
 }
 
-/* The first block comes from the host, and what stands is then doubled. */
 static imbrex_status fill(const bench_data *data, uint64_t seed, imbrex_dtype dtype, int64_t rows,
                           int64_t cols, size_t at)
 {
-    int64_t elements = rows * cols < BLOCK_ELEMENTS ? rows * cols : BLOCK_ELEMENTS;
-    size_t bytes = matrix_bytes(dtype, rows, cols), block = matrix_bytes(dtype, 1, elements);
-    void *host = malloc(block + 1);
-    if (!host)
-        return IMBREX_NO_MEMORY;
-    matrix values = matrix_random(seed, 1, elements, 1);
-    matrix_copy(&values, 0, 1, 0, elements, dtype, host, elements);
-    imbrex_status status = imbrex_copy(data->group, data->sets + at, host, block, NULL);
-    for (size_t done = block; done < bytes && status == IMBREX_OK; done *= 2)
-        status = imbrex_copy(data->group, data->sets + at + done, data->sets + at,
-                             done < bytes - done ? done : bytes - done, NULL);
-    status = failure_drain(status, data->group, NULL);
-    free(host);
-    return status;
+    return matrix_fill(data->group, data->sets + at, dtype, rows * cols, seed);
 }
 
 static imbrex_status fill_all(const bench_data *data, const bench_shape *s)

@@ -53,26 +53,10 @@ static size_t lay_out(bench_states *x, const bench_shape *s)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* A block of random numbers, over and over. */
 static imbrex_status fill(const bench_data *data, uint64_t seed, imbrex_dtype dtype, char *to,
                           size_t bytes)
 {
-    enum { ELEMENTS = 1048583 }; /* a prime, so that rows differ */
-    size_t element = (size_t)matrix_dtype_bytes(dtype);
-    int64_t count = bytes / element < ELEMENTS ? (int64_t)(bytes / element) : ELEMENTS;
-    size_t block = (size_t)count * element;
-    void *host = malloc(block + 1);
-    if (!host)
-        return IMBREX_NO_MEMORY;
-    matrix values = matrix_random(seed, 1, count, 1);
-    matrix_copy(&values, 0, 1, 0, count, dtype, host, count);
-    imbrex_status status = imbrex_copy(data->group, to, host, block, NULL);
-    for (size_t done = block; done < bytes && status == IMBREX_OK; done *= 2)
-        status = imbrex_copy(data->group, to + done, to, done < bytes - done ? done : bytes - done,
-                             NULL);
-    status = failure_drain(status, data->group, NULL);
-    free(host);
-    return status;
+    return matrix_fill(data->group, to, dtype, (int64_t)bytes / matrix_dtype_bytes(dtype), seed);
 }
 
 static imbrex_status fill_set(const bench_data *data, const bench_shape *s, char *set)

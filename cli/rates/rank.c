@@ -14,8 +14,7 @@ enum {
     GRAPH_CALLS = 10, /* even, as runs of a plan take turns with two workspaces */
     CALLS_MOST = 8,   /* that are all enqueued before the first begins */
     FEW_ROWS = 16,    /* of a product that is bound by reading b */
-    COLUMNS = 4096,   /* of what travels */
-    BLOCK = 1 << 20   /* numbers that come from the host */
+    COLUMNS = 4096    /* of what travels */
 };
 
 typedef struct rate {
@@ -66,26 +65,6 @@ static imbrex_status time_call(tuning *t, imbrex_group *group, call *c, bool gra
     return status;
 }
 
-/* Numbers as from N(0, 1): what a product takes depends on them.  The first block comes from the
- * host, and what stands is then doubled. */
-static imbrex_status fill(imbrex_group *group, char *to, imbrex_dtype dtype, int64_t elements)
-{
-    int64_t first = elements < BLOCK ? elements : BLOCK;
-    size_t bytes = (size_t)(elements * matrix_dtype_bytes(dtype));
-    size_t block = (size_t)(first * matrix_dtype_bytes(dtype));
-    void *host = malloc(block + 1);
-    if (!host)
-        return IMBREX_NO_MEMORY;
-    const matrix values = matrix_random(1, 1, first, 1);
-    matrix_copy(&values, 0, 1, 0, first, dtype, host, first);
-    imbrex_status status = imbrex_copy(group, to, host, block, NULL);
-    for (size_t done = block; done < bytes && status == IMBREX_OK; done *= 2)
-        status = imbrex_copy(group, to + done, to, done < bytes - done ? done : bytes - done, NULL);
-    status = failure_drain(status, group, NULL);
-    free(host);
-    return status;
-}
-
 /* On all ranks alike, also of what each did by itself: whether to go on.  What a device cannot do
  * is no failure, but has no rate. */
 static imbrex_status agree(tuning *t, const char *name, imbrex_status status, bool *can)
@@ -127,7 +106,8 @@ static imbrex_status time_product(tuning *t, const imbrex_gemm_desc *desc, imbre
         product.args.scale_a = (const float *)(void *)(at + scales);
         product.args.scale_b = product.args.scale_a + 1;
     }
-    imbrex_status status = fill(t->alone, at, desc->dtype, a + b);
+    /* as from N(0, 1): what a product takes depends on its numbers */
+    imbrex_status status = matrix_fill(t->alone, at, desc->dtype, a + b, 1);
     if (status == IMBREX_OK)
         status = imbrex_copy(t->alone, at + scales, ones, sizeof ones, NULL);
     if (status == IMBREX_OK)
@@ -206,7 +186,7 @@ static imbrex_status gather(tuning *t, const char *name, const char *algorithm, 
     if (room && status == IMBREX_OK) {
         all.args.a = room;
         all.args.c = (char *)room + 2 * shard;
-        status = fill(t->group, room, IMBREX_BF16, shard);
+        status = matrix_fill(t->group, room, IMBREX_BF16, shard, 1);
         if (status == IMBREX_OK)
             status = time_call(t, t->group, &all, graph, us);
         status = failure_drain(status, t->group, cuda_timer_stream(t->timer));
