@@ -93,6 +93,11 @@ class Op:
         return lambda a, b, c, _: plan.run(a, b, c, stream=stream())
 
 
+class One(Op):
+    """Candidates take no operands."""
+    sets = [()]
+
+
 def sets_for(bytes_of_one):
     return max(1, min(SETS_MOST, -(-BYTES_WANTED // bytes_of_one)))
 

@@ -68,11 +68,6 @@ def weigh_in_steps(o, lse, everyone):
 weigh = weigh_in_steps
 
 
-class One(peers.Op):
-    """Candidates take no operands."""
-    sets = [()]
-
-
 class Cache:
     """Some caches of one size, more than an L2 holds, that a run takes in turn."""
 
@@ -217,7 +212,7 @@ def time_one(ranks, part, batch, tokens, options):
     alone = imbrex.Group(0, 1, lambda blob: [blob], device="cuda:%d" % ranks.device.index)
     runs, plans, off, note = PARTS[part](ranks, alone, batch, tokens, options)
     off = {name: ranks.slowest([value]) for name, value in off.items()}
-    candidates = [peers.Candidate(name, One(), run) for name, run in runs.items()]
+    candidates = [peers.Candidate(name, peers.One(), run) for name, run in runs.items()]
     able = peers.capture_all(ranks, peers.those_that_run(ranks, candidates, 3))
     us = peers.measure(ranks, able, options.rounds) if options.rounds else {}
     peers.close(ranks, plans)

@@ -43,13 +43,13 @@ def grouped(a, b, offs):
 class Routing:
     """Where pairs lie, as imbrex has it, of a plan's."""
 
-    def __init__(self, plan, here, pairs):
+    def __init__(self, plan, here, pairs, device="cuda"):
         def words(count):
-            return torch.empty(count, dtype=torch.int32, device="cuda")
+            return torch.empty(count, dtype=torch.int32, device=device)
         self.fields = {"expert_begin": words(here + 1), "expert_rows": words(here),
                        "row_pair": words(plan.capacity), "pair_row": words(pairs),
                        "pair_expert": words(pairs),
-                       "weights": torch.empty(pairs, dtype=torch.float32, device="cuda")}
+                       "weights": torch.empty(pairs, dtype=torch.float32, device=device)}
 
 
 class Layer:
@@ -143,11 +143,6 @@ class Layer:
         self.alone.close()
 
 
-class One(peers.Op):
-    """Candidates take no operands."""
-    sets = [()]
-
-
 def ways(all_of_them, options):
     """chosen is among them always: routing is taken from it."""
     asked = options.ways.split(",") if options.ways else all_of_them
@@ -193,7 +188,7 @@ def both(ranks, model, tokens, options):
             wrong.append("moe_rs " + name)
         made["moe_rs"][name], plans["moe_rs " + name] = run, plan
     for op, candidates in made.items():
-        candidates = [peers.Candidate(n, One(), f) for n, f in candidates.items()]
+        candidates = [peers.Candidate(n, peers.One(), f) for n, f in candidates.items()]
         able = peers.those_that_run(ranks, candidates, 3)
         if options.rounds:
             us = peers.measure(ranks, peers.capture_all(ranks, able), options.rounds)

@@ -244,5 +244,35 @@ class ScaledPeers(unittest.TestCase):
         self.assertEqual(lines[1][0], "!")
 
 
+class DispatchPeers(unittest.TestCase):
+    """bench/peers/dispatch_peers.py likewise; torch_serving.py compares what it times."""
+
+    def setUp(self):
+        self.peers, self.environment = without_torch("dispatch_peers")
+
+    def test_options(self):
+        self.assertEqual(self.environment["NCCL_NVLS_ENABLE"], "0")
+        options = self.peers.options_of(["--ops", "combine,dispatch_e4m3", "--columns", "256"])
+        self.assertEqual((options.columns, options.experts, options.top_k), (256, 256, 8))
+        for words, want in ((["--ops", "moe_rs"], "want dispatch, dispatch_e4m3, combine"),
+                            (["--columns", "200"], "want a multiple of 128")):
+            with contextlib.redirect_stderr(io.StringIO()) as said, \
+                    self.assertRaises(SystemExit):
+                self.peers.options_of(words)
+            self.assertIn(want, said.getvalue())
+
+    def test_table(self):
+        row = {"op": "dispatch", "tokens": 8, "us": {"nccl": 50, "bag": 75.04, "ll": 10},
+               "eager": ["bag"], "wrong": ["ll"]}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.peers.table([row, dict(row, us={"ll": 10}, eager=[], wrong=[])])
+        lines = out.getvalue().splitlines()
+        self.assertEqual(lines[0].split(), ["dispatch", "8", "nccl", "50.0", "(1.00)", "bag",
+                                            "75.0", "(1.50)~", "ll", "10.0", "(0.20)!"])
+        self.assertEqual(lines[1].split(), ["dispatch", "8", "ll", "10.0"])
+        self.assertEqual([line[0] for line in lines[2:]], ["(", "~", "!"])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,5 +1,9 @@
 """The ranks of test_torch.py for what serving takes: products of 8 bits, experts, attention.  As
 torch_ranks.py."""
+import os
+import sys
+import types
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
@@ -255,6 +259,22 @@ def check_dispatch():
         back = it.combine(c, routing, residual)
         near(back, factor * x + residual, "dispatch and combine, %s" % options,
              0.3 if scales is not None else 1e-4)
+
+
+def check_dispatch_peers():
+    """What bench/peers times as NCCL's way gives what imbrex does."""
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "bench", "peers"))
+    import dispatch_peers as them
+    if DEVICE == "cpu":
+        them.peers.stream = lambda: None
+    options = them.options_of(["--columns", "256", "--experts", "17", "--top-k", "3"])
+    ranks = types.SimpleNamespace(rank=RANK, world=SIZE, device=DEVICE, blobs=None,
+                                  imbrex=it.group(device=DEVICE))
+    for op, most in them.DIFFERENCE_MOST.items():
+        work = them.OPS[op](ranks, op, 5, options)
+        off = them.differences(ranks, them.ways_of(ranks, work, options))
+        assert len(off) == 5 and all(value <= most for value in off.values()), (op, off)
+        them.peers.close(ranks, work.plans.values())
 
 
 # ---- attention -----------------------------------------------------------------------------------
