@@ -7,6 +7,7 @@
  * nobody makes a system call for someone who is awake.
  */
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -21,11 +22,11 @@ struct imx_cpu_stream {
     int number;
     unsigned long thread;
     imx_cpu_check_thread *check;
-    imx_cpu_entry *ring; /* [ENTRIES] */
     _Alignas(64) uint32_t tail;
     uint32_t host_sleeps;
     _Alignas(64) uint32_t head;
     uint32_t worker_sleeps;
+    _Alignas(64) imx_cpu_entry ring[ENTRIES];
 };
 
 /* Until *word is no longer seen.  The order of the two seq_cst operations here and of the two in
@@ -100,14 +101,13 @@ static void commit(imx_cpu_stream *stream)
 
 imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *out)
 {
-    imx_cpu_stream *stream = imx_sys.aligned_alloc(64, imx_align(sizeof *stream, 64));
+    imx_cpu_stream *stream = imx_sys.aligned_alloc(64, sizeof *stream);
     if (!stream)
         return imx_fail(IMBREX_NO_MEMORY, "no memory for a stream");
-    memset(stream, 0, sizeof *stream);
+    memset(stream, 0, offsetof(imx_cpu_stream, ring)); /* of which no entry is read unwritten */
     stream->device = device;
     stream->number = device->stream_count;
     imbrex_status status;
-    IMX_GOTO(imx_sys_alloc(ENTRIES, sizeof *stream->ring, &stream->ring));
     IMX_GOTO(imx_cpu_check_thread_begin(device, stream->number, &stream->check));
     int error = imx_sys.thread_create(&stream->thread, work, stream);
     if (error) {
@@ -121,7 +121,6 @@ imbrex_status imx_cpu_stream_create(imx_device *device, imbrex_stream *out)
     return IMBREX_OK;
 fail:
     imx_cpu_check_thread_end(stream->check);
-    free(stream->ring);
     free(stream);
     return status;
 }
@@ -143,7 +142,6 @@ void imx_cpu_stream_destroy(imx_device *device, imbrex_stream handle)
             break;
         }
     }
-    free(stream->ring);
     free(stream);
 }
 
