@@ -94,8 +94,9 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     }
     const imx_shape *s = &plan->shape;
     const imx_plan_facts facts = imx_describe_facts(plan);
+    bool all = strcmp(imx_args_of_run(plan->op)->name, "m") == 0; /* ranks' rows together */
     imx_text_add(&out, "%s %s=%lld", plan->op->info.name,
-                 plan->op->width ? imx_request_of_run(plan->op)->name : "m", (long long)s->m);
+                 all ? "m" : imx_request_of_run(plan->op)->name, (long long)s->m);
     if (!plan->op->width)
         imx_text_add(&out, " n=%lld", (long long)s->n);
     if (plan->op->product || (s->k && !plan->op->width))

@@ -344,6 +344,10 @@ void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text)
             if (value != number_named(op, desc, "dtype"))
                 imx_text_add(text, " %s=%s", field->name, imx_dtype_name((imbrex_dtype)value));
             break;
+        case IMX_WIRE:
+            if (value == IMBREX_E4M3)
+                imx_text_add(text, " %s=%s", field->name, imx_dtype_name((imbrex_dtype)value));
+            break;
         default:
             break;
         }

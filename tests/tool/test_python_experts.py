@@ -48,6 +48,16 @@ class Experts(unittest.TestCase):
                 rough = 0.3 if wire else 1e-4
                 numpy.testing.assert_allclose(sums, factor * x[rank][:own], rtol=0, atol=rough)
 
+    def test_a_wire_of_8_bits_is_tuned_by_itself(self):
+        def work(group, _):
+            sizes = {"rank_tokens": 7, "n": 96, "experts": 5, "top_k": 3, "dtype": "f32"}
+            group.tune("dispatch", wire="e4m3", **sizes)
+            return [group.dispatch(wire=wire, **sizes).describe() for wire in (None, "e4m3")]
+        for plain, wire in on_ranks(work):
+            self.assertIn("dispatch rank_tokens=7 n=96 experts=5 top_k=3 wire=e4m3 f32", wire)
+            self.assertIn("measured", wire)
+            self.assertNotIn("measured", plain)
+
     def test_experts_of_8_bits(self):
         """Scales of a token travel with it; every way is timed, and the best one kept."""
         tokens, n, k, experts = 6, 5, 32, 3
