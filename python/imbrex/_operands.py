@@ -79,8 +79,9 @@ class Want:
             return "; these are the rows of all ranks, and it takes this rank's, group.rows(m)"
         if self.every == want[0] and shape[0] == self.own:
             return "; these are this rank's rows, and it takes those of all ranks"
+        count = "own" if self.letters.startswith("[own") else "m"
         return "" if self.more else "; where a run has fewer rows than the plan, or an operand " \
-                                    "more, give m"
+                                    "more, give " + count
 
 
 class Pages(Want):

@@ -12,11 +12,16 @@ from ._streams import stream_number
 from ._types import MaybeOperand, Stream
 
 
-def _flat(operands):
+def _flat(operands, structs):
     """Those of a struct, which is given as a dict, by their whole names: "routing.weights"."""
     for name, operand in operands.items():
         if isinstance(operand, collections.abc.Mapping):
             yield from (("%s.%s" % (name, field), value) for field, value in operand.items())
+        elif name in structs and operand is not None:
+            raise TypeError("%s is %s: want a dict of %s" % (
+                name, type(operand).__name__,
+                ", ".join(field[len(name) + 1:] for field, *_ in structs[name]._fields_
+                          if field.startswith(name + "."))))
         else:
             yield name, operand
 
@@ -126,9 +131,10 @@ class Plan:
 
     def _expect(self, m, more):
         """What runs of m rows take."""
-        fits("m", m, ctypes.c_int64(m).value)
+        fits(self._op.count, m, ctypes.c_int64(m).value)
         if m < 0:  # to the library -1 is none
-            raise ValueError("m is %d: want from 0 to the plan's, %d" % (m, self._most))
+            raise ValueError("%s is %d: want from 0 to the plan's, %d"
+                             % (self._op.count, m, self._most))
         fine = m <= self._most  # else the library has a sentence for it
         wants = {field.name: self._want(i, field, m, more) if fine else ANY
                  for i, field in enumerate(self._op.args) if field.shape}
@@ -204,7 +210,8 @@ class Plan:
                 at[name] = integer(name, more.pop(name))
             for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c),
                                   ("gathered", gathered),
-                                  *(_flat(more) if self._op.inner else more.items())):
+                                  *(_flat(more, self._op.inner) if self._op.inner
+                                    else more.items())):
                 if operand is not None:
                     address, want, written = takes.get(name, self._takes_none)
                     at[name] = address(name, operand, want, held, written)

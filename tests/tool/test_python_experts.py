@@ -30,6 +30,13 @@ class Experts(unittest.TestCase):
             sums = numpy.full((own, n), numpy.nan, "f")
             with self.assertRaisesRegex(ValueError, "dispatch takes no m: give own"):
                 out.run(x[rank], c=c, ids=ids[rank], routing=routing, m=2)
+            for wrong, words in (
+                    ({"own": -1}, "own is -1: want from 0 to the plan's, 6"),
+                    ({"ids": ids[rank][1:]}, "ids is .* want .own, top_k. .* give own$"),
+                    ({"routing": list(routing)}, "routing is list: want a dict of expert_begin, ")):
+                with self.assertRaisesRegex((ValueError, TypeError), words):
+                    out.run(x[rank], c=c, **{"ids": ids[rank], "routing": routing, **scales,
+                                             **wrong})
             out.run(x[rank], c=c, ids=ids[rank], weights=weights[rank], routing=routing, own=own,
                     **scales)
             group.sync()
