@@ -224,6 +224,10 @@ def check_parallel_moe():
             traced = torch.compile(layer, fullgraph=True, backend="aot_eager")
             assert torch.equal(traced(mine(x), m=m), y)
     refused(lambda: layer.load({}, "layer."), KeyError, "there is no layer.gate.weight")
+    del state["layer.gate.weight"]
+    refused(lambda: layer.load({**state, "a": x}, "layer."), KeyError,
+            "gate.weight among: layer.experts.0.down_proj.weight, ")
+    refused(lambda: layer.load(state, "layer."), KeyError, ", and %d more" % (len(state) - 8))
     refused(lambda: it.ParallelMoE(8, 8 * SIZE, 2, 3), ValueError, "top_k is 3")
 
 

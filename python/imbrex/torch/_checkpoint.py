@@ -2,6 +2,13 @@
 import torch
 
 
+def _some(names):
+    """A checkpoint has thousands."""
+    names = sorted(names)
+    more = ", and %d more" % (len(names) - 8) if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
+
+
 def take(tensor, name, *shape):
     """A whole weight or bias, of the shape that the layer has over all ranks: copy_ would take
     others, and narrow a part of them, without a word."""
@@ -29,7 +36,8 @@ class Checkpoint:
         """Of a name without .weight."""
         whole = "%s%s.weight" % (self._prefix, name)
         if whole not in self._tensors:
-            raise KeyError("there is no %s among: %s" % (whole, ", ".join(sorted(self._tensors))))
+            of_layer = [name for name in self._tensors if name.startswith(self._prefix)]
+            raise KeyError("there is no %s among: %s" % (whole, _some(of_layer or self._tensors)))
         self._rest.discard(whole)
         return take(self._tensors[whole], whole, *shape)
 
