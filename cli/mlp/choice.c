@@ -131,7 +131,7 @@ mlp_verdict mlp_judge(const imbrex_gate *gate, const double *logits, const doubl
     double sum = 0, scale = gate->scale != 0 ? (double)gate->scale : 1;
     bool finite = true;
     for (int e = 0; e < gate->experts; e++)
-        finite = finite && isfinite(logits[e]);
+        finite = finite && isfinite(logits[e]) && (!correction || isfinite(correction[e]));
     if (!finite) {
         for (int i = 0; i < gate->top_k; i++)
             right[i] = (double)NAN;

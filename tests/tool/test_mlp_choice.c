@@ -99,6 +99,9 @@ static void a_token_without_numbers_is_nobodys_fault(void **state)
     const int32_t ids[] = { 0, 1 };
     assert_int_equal(mlp_judge(&plain, logits, sharp, NULL, ids, right), MLP_CHOSE_SAME);
     assert_true(isnan(right[0]) && isnan(right[1]));
+    float correction[EXPERTS] = { [5] = (float)NAN };
+    assert_int_equal(mlp_judge(&plain, sharp, sharp, correction, ids, right), MLP_CHOSE_SAME);
+    assert_true(isnan(right[0]) && isnan(right[1]));
 }
 
 /* ---- All of a check -------------------------------------------------------------------------- */
