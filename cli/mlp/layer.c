@@ -10,7 +10,7 @@ enum { NAME_BYTES = MLP_LAYER_PREFIX + 64 };
 
 /* ---- What is there beside the weights -------------------------------------------------------- */
 
-static const char experts[] = "experts with these names are not computed: docs/moe.md has those "
+static const char experts[] = "experts with these names are not computed: docs/mlp.md has those "
                               "that are";
 static const char quantised[] = "the layer is quantised: convert it to BF16, F16 or F32";
 static const char others[] =

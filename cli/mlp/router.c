@@ -96,16 +96,22 @@ static bool read_truth(const model_config *config, const char *key, int *out, st
 
 /* ---- Which layers ---------------------------------------------------------------------------- */
 
-static bool lists(const json_t *list, int layer)
+/* Whether a list of layers, where there is one, has this one. */
+static bool read_layers(const model_config *config, const char *key, int layer, bool *has,
+                        st_error *error)
 {
+    const json_t *list = model_config_value(config, key), *one;
     size_t i;
-    const json_t *one;
+    *has = false;
+    if (list && !json_is_array(list))
+        return fail_value(config, key, "a list of layers", error);
     json_array_foreach(list, i, one)
     {
-        if (json_is_integer(one) && json_integer_value(one) == layer)
-            return true;
+        if (!json_is_integer(one))
+            return fail_value(config, key, "whole numbers in it", error);
+        *has = *has || json_integer_value(one) == layer;
     }
-    return false;
+    return true;
 }
 
 /* The key by which the config says that the layer is dense, or NULL: that it has experts. */
@@ -113,12 +119,16 @@ static bool find_dense(const model_config *config, const family *f, int layer, c
                        st_error *error)
 {
     int step = 1;
+    bool listed;
     *key = NULL;
     if (f->mixtral)
         return true;
     if (f->deepseek) {
         const json_t *first = model_config_value(config, "first_k_dense_replace");
-        if (json_is_integer(first) && layer < json_integer_value(first))
+        if (first && (!json_is_integer(first) || json_integer_value(first) < 0))
+            return fail_value(config, "first_k_dense_replace", "a whole number of 0 or more",
+                              error);
+        if (first && layer < json_integer_value(first))
             *key = "first_k_dense_replace";
         if (!read_count(config, "moe_layer_freq", 1, &step, error))
             return false;
@@ -126,9 +136,10 @@ static bool find_dense(const model_config *config, const family *f, int layer, c
             *key = "moe_layer_freq";
         return true;
     }
-    if (!read_count(config, "decoder_sparse_step", 1, &step, error))
+    if (!read_count(config, "decoder_sparse_step", 1, &step, error) ||
+        !read_layers(config, "mlp_only_layers", layer, &listed, error))
         return false;
-    if (lists(model_config_value(config, "mlp_only_layers"), layer))
+    if (listed)
         *key = "mlp_only_layers";
     else if ((layer + 1) % step != 0)
         *key = "decoder_sparse_step";

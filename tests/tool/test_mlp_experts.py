@@ -343,7 +343,7 @@ class Experts(unittest.TestCase):
         faults(lambda w, c: w.update({at + "experts.gate_up_proj": np.zeros((2, 2), np.float32)}),
                "all experts lie in one tensor")
         faults(lambda w, c: w.update({at + "experts.01.up_proj.weight": w[three[1] % 1]}),
-               "has the tensor " + at + "experts.01.up_proj.weight")
+               "has the tensor " + at + "experts.01.up_proj.weight", "docs/mlp.md has those")
         faults(lambda w, c: w.update({at + f"shared_expert{s}.up_proj.weight": w[three[1] % 1]
                                       for s in ("", "s")}), "name a file with one of both")
         faults(lambda w, c: w.update({at + "shared_expert.up_proj.weight": np.zeros(
@@ -356,6 +356,8 @@ class Experts(unittest.TestCase):
                 ("qwen3_moe", {"norm_topk_prob": None}, "norm_topk_prob is nothing: want true"),
                 ("qwen3_moe", {"moe_intermediate_size": 13}, "is 13, but layer 3 has 12"),
                 ("qwen3_moe", {"mlp_only_layers": [3]}, "so layer 3 has no experts, but it has 16"),
+                ("qwen3_moe", {"mlp_only_layers": 3}, "mlp_only_layers is 3: want a list of lay"),
+                ("qwen3_moe", {"mlp_only_layers": ["3"]}, "want whole numbers in it"),
                 ("qwen3_moe", {"decoder_sparse_step": 3}, "decoder_sparse_step is 3, so layer 3"),
                 ("qwen3_moe", {"hidden_size": 41}, "hidden_size is 41"),
                 ("qwen3_moe", {"swiglu_limit": 7.0}, "swiglu_limit is 7"),
@@ -367,6 +369,7 @@ class Experts(unittest.TestCase):
                 ("mixtral", {"num_local_experts": 9}, "num_local_experts is 9, but layer 3 has 8"),
                 ("mixtral", {"intermediate_size": 55}, "intermediate_size is 55, but"),
                 ("deepseek_v3", {"first_k_dense_replace": 4}, "first_k_dense_replace is 4, so"),
+                ("deepseek_v3", {"first_k_dense_replace": "3"}, "want a whole number of 0 or more"),
                 ("deepseek_v3", {"n_shared_experts": 2}, "n_shared_experts is 2, but layer 3 has"),
                 ("deepseek_v3", {"n_group": 5}, "n_group is 5"),
                 ("deepseek_v3", {"n_group": None}, "n_group is nothing: want a whole number"),
