@@ -44,6 +44,7 @@ enum {
     SUM_LOADS = 8,
     SUM_PARTS = IMX_PARTS < SUM_LOADS ? IMX_PARTS : SUM_LOADS,
     SUM_AT_ONCE = SUM_LOADS / SUM_PARTS < SUM_BOTH ? SUM_LOADS / SUM_PARTS : SUM_BOTH,
+    SUM_MORE = HALVES * IMX_ACC <= 64 ? SUM_AT_ONCE : 1, /* of the residual: tiles have registers */
     SUM_ROUNDS = (SUM_BOTH + SUM_AT_ONCE - 1) / SUM_AT_ONCE,
     SUM_TAKES = SUM_BOTH < 4 ? SUM_BOTH : 4, /* units of a sum */
     SUM_TAKE_ROUNDS = (SUM_BOTH + SUM_TAKES - 1) / SUM_TAKES,
@@ -243,21 +244,6 @@ IMX_FN void sum_add(const imx_gemm_args &args, const sum_share &share, int q, in
     }
 }
 
-/* A word += those of bias and residual.  Behind one branch: most runs have neither. */
-IMX_FN void sum_more(const imx_gemm_args &args, int64_t row, int col, float *low, float *high)
-{
-    int n = (int)args.schedule.n;
-    if (args.bias) {
-        *low += bias_at((const uint16_t *)args.bias, col, n);
-        *high += bias_at((const uint16_t *)args.bias, col + 1, n);
-    }
-    if (args.residual) {
-        const uint16_t *residual = (const uint16_t *)args.residual + row * n;
-        *low += bias_at(residual, col, n);
-        *high += bias_at(residual, col + 1, n);
-    }
-}
-
 /* A word of c, at an even column; row: of c. */
 IMX_FN void sum_put(const imx_gemm_args &args, int64_t row, int col, uint32_t word)
 {
@@ -286,8 +272,56 @@ IMX_FN int sum_first_word(int q)
     return 4 * (q < SUM_UNITS ? q : q - SUM_UNITS);
 }
 
+/* Two elements of a row of n, of which those behind it are 0. */
+IMX_FN uint32_t sum_load(const uint16_t *row, int col, int n)
+{
+    uint32_t word = 0;
+    if (C_PLAIN && n % 2)
+        return bits_at(row, col, n) | (uint32_t)bits_at(row, col + 1, n) << 16;
+    if (col < n)
+        asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(row + col) : "memory");
+    return word;
+}
+
+/* f(i, w, row, col): for word w of unit q + i, of those of `units` that are there, where it is in
+ * the residual. */
+template <int units, class what>
+IMX_FN void sum_each_word(const imx_gemm_args &args, const sum_share &share, int q, what f)
+{
+#pragma unroll
+    for (int i = 0; i < units; i++) {
+        const uint16_t *row =
+            (const uint16_t *)args.residual + sum_home(share, q + i) * args.schedule.n;
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            int word = sum_first_word(q + i) + w, col = share.col + 8 * word;
+            if (word < SUM_WORDS && sum_has(share, q + i) && col < (int)args.schedule.n)
+                f(i, w, row, col);
+        }
+    }
+}
+
+/* The residual comes near while parts are looked for; behind them there are registers for it. */
+IMX_FN void sum_fetch_residual(const imx_gemm_args &args, const sum_share &share, int q)
+{
+    if (args.residual)
+        sum_each_word<SUM_AT_ONCE>(args, share, q, [&](int, int, const uint16_t *row, int col) {
+            asm volatile("prefetch.global.L2 [%0];" : : "l"(row + col));
+        });
+}
+
+IMX_FN void sum_load_residual(const imx_gemm_args &args, const sum_share &share, int q,
+                              uint32_t (&words)[SUM_MORE][4])
+{
+    if (args.residual)
+        sum_each_word<SUM_MORE>(args, share, q, [&](int i, int w, const uint16_t *row, int col) {
+            words[i][w] = sum_load(row, col, (int)args.schedule.n);
+        });
+}
+
 /* Unit q's sum becomes c, and with IMX_REDUCE_FAN goes to all. */
-IMX_FN void sum_settle(const imx_gemm_args &args, const sum_share &share, int q, float (&sum)[8])
+IMX_FN void sum_settle(const imx_gemm_args &args, const sum_share &share, int q,
+                       const uint32_t (&residual)[4], float (&sum)[8])
 {
     uint32_t words[4] = { 1, 1, 1, 1 }; /* where there is none: anything but 0 */
     int64_t row = sum_home(share, q);
@@ -296,8 +330,14 @@ IMX_FN void sum_settle(const imx_gemm_args &args, const sum_share &share, int q,
         int word = sum_first_word(q) + w, col = share.col + 8 * word;
         if (word >= SUM_WORDS)
             continue;
-        if (args.bias || args.residual)
-            sum_more(args, row, col, &sum[2 * w], &sum[2 * w + 1]);
+        if (args.bias) {
+            sum[2 * w] += bias_at((const uint16_t *)args.bias, col, (int)args.schedule.n);
+            sum[2 * w + 1] += bias_at((const uint16_t *)args.bias, col + 1, (int)args.schedule.n);
+        }
+        if (args.residual) {
+            sum[2 * w] += unpack((uint16_t)residual[w]);
+            sum[2 * w + 1] += unpack((uint16_t)(residual[w] >> 16));
+        }
         words[w] = pack(sum[2 * w], sum[2 * w + 1]);
         if (SUM_FAN) {
             words[w] = imx_vector_go_word(words[w]);
@@ -316,6 +356,8 @@ IMX_FN int sum_round(const imx_gemm_args &args, const imbrexd_watch *watch, cons
                      int q, unsigned nap_ns)
 {
     float sum[SUM_AT_ONCE][8];
+    uint32_t residual[SUM_MORE][4];
+    sum_fetch_residual(args, share, q);
 #pragma unroll
     for (int r = 0; r < IMX_PARTS; r += SUM_PARTS) {
         uint4 unit[SUM_PARTS][SUM_AT_ONCE];
@@ -330,8 +372,10 @@ IMX_FN int sum_round(const imx_gemm_args &args, const imbrexd_watch *watch, cons
     }
 #pragma unroll
     for (int i = 0; i < SUM_AT_ONCE; i++) {
+        if (i % SUM_MORE == 0)
+            sum_load_residual(args, share, q + i, residual);
         if (sum_has(share, q + i))
-            sum_settle(args, share, q + i, sum[i]);
+            sum_settle(args, share, q + i, residual[i % SUM_MORE], sum[i]);
     }
     return 1;
 }

@@ -15,12 +15,17 @@
 /* ---- sums become c --------------------------------------------------------------------------- */
 
 /* Volatile, so that the loads stay where they are: all of them at once want too many registers. */
-IMX_FN float bias_at(const uint16_t *bias, int at, int n)
+IMX_FN uint16_t bits_at(const uint16_t *row, int at, int n)
 {
     uint16_t element = 0;
     if (at < n)
-        asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(bias + at) : "memory");
-    return unpack(element);
+        asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(row + at) : "memory");
+    return element;
+}
+
+IMX_FN float bias_at(const uint16_t *bias, int at, int n)
+{
+    return unpack(bits_at(bias, at, n));
 }
 
 enum { UNIT_COLS = 8 }; /* elements of 16 bytes, a unit */
