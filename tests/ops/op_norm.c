@@ -39,6 +39,7 @@ void op_norm_set(op_case *c, int shape)
 }
 
 static const op_case long_rows[] = {
+    { .m = 40, .n = 1024, .k = 64, .norm = { .rms = 1 }, .residual = 1 },
     { .m = 3, .n = 8192, .norm = { .rms = 1 }, .residual = 1 },
     /* Only bits of float32 show in which order many segments are added. */
     { .m = 9, .n = 7001, .dtype = IMBREX_F32, .norm = { .rms = 1 }, .residual = 1 },
