@@ -317,6 +317,7 @@ LL_FN void normed(const imx_ll_args &args, const char *row, int g, float inverse
         return;
     load_eight(own_gamma(args), column, gamma);
     norm_columns(&args.norm, inverse, gamma, x);
+    imx_row_round(IMX_DTYPE, x);
 }
 
 /* This warp's groups.  PER_ROW: once for the scale, and once more by it. */

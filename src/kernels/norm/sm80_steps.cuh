@@ -56,12 +56,12 @@ NORM_FN float norm_inverse(const imx_norm_args *args, const float *segments)
     return imx_norm_inverse(squares, args->n, args->eps);
 }
 
+/* Before they are rounded. */
 NORM_FN void norm_columns(const imx_norm_args *args, float inverse, const float *gamma, float *x)
 {
 #pragma unroll
     for (int i = 0; i < TOGETHER; i++)
         x[i] = __fmul_rn(__fmul_rn(x[i], inverse), __fadd_rn(gamma[i], args->gamma_offset));
-    imx_row_round(args->dtype, x);
 }
 
 NORM_FN void norm_store(int dtype, void *row, int column, int n, const float *x)
