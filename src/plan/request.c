@@ -345,7 +345,7 @@ void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text)
                 imx_text_add(text, " %s=%s", field->name, imx_dtype_name((imbrex_dtype)value));
             break;
         case IMX_WIRE:
-            if (value == IMBREX_E4M3)
+            if (value == IMBREX_E4M3 && !op->scatters) /* sums come back in dtype */
                 imx_text_add(text, " %s=%s", field->name, imx_dtype_name((imbrex_dtype)value));
             break;
         default:

@@ -59,8 +59,12 @@ class Experts(unittest.TestCase):
         def work(group, _):
             sizes = {"rank_tokens": 7, "n": 96, "experts": 5, "top_k": 3, "dtype": "f32"}
             group.tune("dispatch", wire="e4m3", **sizes)
-            return [group.dispatch(wire=wire, **sizes).describe() for wire in (None, "e4m3")]
-        for plain, wire in on_ranks(work):
+            group.tune("combine", **sizes)
+            return [group.dispatch(**sizes).describe(),
+                    group.dispatch(wire="e4m3", **sizes).describe(),
+                    group.combine(wire="e4m3", **sizes).describe()]
+        for plain, wire, back in on_ranks(work):
+            self.assertIn("measured", back)  # it has no such wire
             self.assertIn("dispatch rank_tokens=7 n=96 experts=5 top_k=3 wire=e4m3 f32", wire)
             self.assertIn("measured", wire)
             self.assertNotIn("measured", plain)
