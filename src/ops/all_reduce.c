@@ -92,8 +92,11 @@ static imbrex_status prepare_store(imx_variant *variant)
 /* Each kernel is an epoch of its own. */
 static imbrex_status run_store(const imx_run *run)
 {
-    imbrex_args args;
-    imx_run parts = imx_sum_all_first(run, &args);
+    imbrex_args args, kept = *run->args;
+    imx_run sums = *run;
+    sums.args = &kept;
+    kept.c = imx_norm_kept(run);
+    imx_run parts = imx_sum_all_first(&sums, &args);
     IMX_TRY(imx_transfer_push(&parts, PUSH_PARTS, IMX_PUSH_REDUCES, args.a, args.bias));
     return imx_transfer_push(run, PUSH_SUMS, IMX_PUSH_GATHERS, args.c, NULL);
 }
@@ -191,6 +194,7 @@ const imx_op imx_op_all_reduce = {
         { .name = "store",
           .by_kernel = true,
           .stores = true,
+          .norms = true,
           .at_once = true,
           .cost = store_cost,
           .layout = lay_out_store,

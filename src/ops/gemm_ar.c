@@ -399,6 +399,7 @@ const imx_op imx_op_gemm_ar = {
         { .name = "store",
           .by_kernel = true,
           .stores = true,
+          .norms = true,
           .at_once = true,
           .cost = store_cost,
           .layout = lay_out_store,

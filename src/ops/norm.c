@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/ll/args.h"
+#include "kernels/push/args.h"
 
 static imbrex_norm norm_of(const imx_op *op, const void *desc)
 {
@@ -67,18 +68,23 @@ static void lay_out(const imx_variant *variant, imx_needs *needs)
                              (size_t)result_rows(plan, variant->shape.m) * row_bytes(&plan->shape);
 }
 
-/* Whether a GPU's kernel that adds the rows of a sum norms them, too. */
-static bool norms_where_added(const imx_algorithm *a, const imx_shape *shape)
+/* Whether a GPU's kernel that adds the rows of a sum, or brings them, norms them, too. */
+static bool norms_in_kernel(const imx_algorithm *a, const imx_shape *shape, bool shard_residual)
 {
-    return a->norms && shape->n > 0 && row_bytes(shape) <= IMX_LL_ROW_BYTES;
+    bool fits =
+        a->stores ? shape->n <= IMX_PUSH_NORM_COLUMNS : row_bytes(shape) <= IMX_LL_ROW_BYTES;
+    return a->norms && !shard_residual && shape->n > 0 && fits;
 }
 
 bool imx_norm_in_kernel(const imx_variant *variant)
 {
     const imbrex_plan *plan = variant->plan;
-    const imbrex_norm norm = norm_of(plan->op, plan->desc);
     bool gpu = plan->group->target->arch != 0; /* on CPUs threads share rows out behind the sum */
-    return gpu && has_kernel(&norm) && norms_where_added(variant->algorithm, &plan->shape);
+    if (!gpu || !variant->algorithm->norms)
+        return false;
+    const imbrex_norm norm = norm_of(plan->op, plan->desc);
+    return has_kernel(&norm) &&
+           norms_in_kernel(variant->algorithm, &plan->shape, norm.shard_residual);
 }
 
 /* Four ways to memory, the residual's among them, and, of a kernel of its own, a start behind the
@@ -86,14 +92,17 @@ bool imx_norm_in_kernel(const imx_variant *variant)
 static double cost(const imx_op *op, const imx_algorithm *a, const imx_problem *p,
                    const imx_rates *rates)
 {
-    static const double where_added = 2.3, alone = 4.5;
+    static const double where_added = 2.3, beside = 14, alone = 4.5;
     const imx_shape *shape = &p->in->shape;
     bool all = result_row(op)->own[IMX_FIELD_DIMS] == IMX_ROWS;
     double rows = (double)shape->m / (all ? 1 : p->in->ranks);
     if (!p->in->norms)
         return 0;
-    return (norms_where_added(a, shape) ? where_added : alone) +
-           4 * rows * (double)row_bytes(shape) / rates->memory;
+    bool in_kernel = norms_in_kernel(a, shape, p->in->shard_residual);
+    if (in_kernel && a->stores)
+        return beside;
+    return (in_kernel ? where_added : alone) +
+           (in_kernel ? 6 : 4) * rows * (double)row_bytes(shape) / rates->memory;
 }
 
 imx_norm_args imx_norm_largest(const imx_variant *variant, int64_t m)
@@ -149,10 +158,17 @@ static imx_norm_args norm_args(const imx_run *run, const void *sum)
     return x;
 }
 
+void *imx_norm_kept(const imx_run *run)
+{
+    if (!imx_norm_in_kernel(run->variant))
+        return run->args->c;
+    const imbrex_norm norm = norm_of(run->plan->op, run->plan->desc);
+    return sum_of(run, &norm);
+}
+
 imx_norm_args imx_norm_of_run(const imx_run *run)
 {
-    const imbrex_norm norm = norm_of(run->plan->op, run->plan->desc);
-    imx_norm_args x = norm_args(run, sum_of(run, &norm));
+    imx_norm_args x = norm_args(run, imx_norm_kept(run));
     x.h = run->args->h;
     return x;
 }

@@ -62,8 +62,10 @@ extern const imx_around imx_norm_around;
  * GPUs, where it is named. */
 bool imx_norm_in_kernel(const imx_variant *variant);
 
-/* For that: the norm kernel's args of up to so many rows, without pointers; and of a run, of the
- * sum that is kept in x.in.  norm.h is that too, or NULL. */
+/* For that: where a run's sum of all rows is kept meanwhile (else c); the norm kernel's args of up
+ * to so many rows, without pointers; and of a run, of the sum that is kept in x.in.  norm.h is that
+ * too, or NULL. */
+void *imx_norm_kept(const imx_run *run);
 imx_norm_args imx_norm_largest(const imx_variant *variant, int64_t m);
 imx_norm_args imx_norm_of_run(const imx_run *run);
 

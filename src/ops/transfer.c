@@ -1,6 +1,8 @@
 /* transfer.c - gather and scatter in chunks under signals; see transfer.h for where things lie. */
 #include "transfer.h"
 
+#include "norm.h"
+
 imx_needs imx_transfer_both(const imx_needs *first, const imx_needs *second)
 {
     imx_needs both = *first;
@@ -468,6 +470,12 @@ static int64_t push_chunk_bytes(const imx_variant *variant, int64_t shard)
     return imx_max(variant->config.piece_bytes, imx_ceil_div(least, 16) * 16);
 }
 
+/* Whether the kernel that gathers sums norms them. */
+static bool push_norms(const imx_variant *variant, imx_push_how how)
+{
+    return how == IMX_PUSH_GATHERS && imx_norm_in_kernel(variant);
+}
+
 /* The longest shard that goes in lines. */
 static int64_t lines_share(const imx_variant *variant)
 {
@@ -513,7 +521,7 @@ void imx_transfer_push_needs(const imx_variant *variant, imx_push_how how, imx_n
 static imx_push_args push_args(const imx_variant *variant, int64_t m, imx_push_how how)
 {
     int64_t most = shard_bytes(variant, m);
-    return (imx_push_args){
+    imx_push_args args = {
         .m = m,
         .row_bytes = variant->shape.n * (int64_t)imx_transfer_element(variant),
         .most = most,
@@ -528,6 +536,13 @@ static imx_push_args push_args(const imx_variant *variant, int64_t m, imx_push_h
         .lines_at = (int64_t)push_room_of(variant, how).lines_at,
         .line_bytes = line_bytes(variant),
     };
+    if (push_norms(variant, how)) {
+        args.norm = imx_norm_largest(variant, m);
+        args.lines = 0;
+        args.chunk_rows = imx_ceil_div(args.chunk_bytes, args.row_bytes);
+        args.chunk_bytes = args.chunk_rows * args.row_bytes;
+    }
+    return args;
 }
 
 double imx_transfer_push_cost(const imx_rates *rates, double sent)
@@ -552,6 +567,10 @@ imbrex_status imx_transfer_push(const imx_run *run, int kernel, imx_push_how how
     args.epoch = run->epoch;
     args.ended = imx_run_ended(run);
     args.team = imx_run_team(run);
+    if (push_norms(run->variant, how)) {
+        args.norm = imx_norm_of_run(run);
+        args.to = imx_norm_kept(run);
+    }
     if (!args.most)
         return IMBREX_OK; /* for no rank there is anything to do */
     return imx_run_launch(run, run->stream, kernel, &args, sizeof args);

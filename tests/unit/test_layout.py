@@ -47,6 +47,9 @@ RULES = [
         "src/kernels/route/sm80_places.cuh"], None),
     ("src/kernels/ll/args.h", PUBLIC + [  # rows are normed where they are added
         "src/kernels/norm/args.h", "src/kernels/team.h", "src/kernels/wait_points.h"], None),
+    ("src/kernels/push/args.h", PUBLIC + [  # or gathered
+        "src/kernels/norm/args.h", "src/kernels/team.h", "src/kernels/wait_points.h"], None),
+    ("src/kernels/push/sm80_norms.cuh", PUBLIC + ["src/kernels/norm/sm80_crew.cuh"], None),
     ("src/kernels/ll/sm80_rows.cu", PUBLIC + [
         "src/kernels/*.cuh", "{own}/*.h", "{own}/*.cuh", "src/kernels/norm/sm80_steps.cuh"], None),
     ("src/kernels/*/args.h", PUBLIC + ["src/kernels/scale.h", "src/kernels/wait_points.h",

@@ -2,15 +2,26 @@
  * and holds each in registers from what comes from memory to what is stored.  A warp has a segment
  * of it, or two where the row is so long, a lane the columns that args.h gives it, eight of which
  * are 16 bytes.  What is asked of the dtype is alike in all threads.
+ *
+ *     IMX_NORM_FEW   registers: for a segment of a warp, and no row ahead; then
+ *     IMX_DTYPE      of all rows
  */
 #ifndef IMX_NORM_SM80_CREW_CUH
 #define IMX_NORM_SM80_CREW_CUH
 
 #include "sm80_steps.cuh"
 
+#ifdef IMX_NORM_FEW
+#define NORM_FEW         1
+#define NORM_DTYPE(args) IMX_DTYPE
+#else
+#define NORM_FEW         0
+#define NORM_DTYPE(args) ((args)->dtype)
+#endif
+
 enum {
     SEGMENTS = IMX_NORM_COLUMNS / IMX_NORM_SEGMENT,
-    HELD = 2,                 /* segments of a warp, at most */
+    HELD = NORM_FEW ? 1 : 2,  /* segments of a warp, at most */
     CREW = SEGMENTS / 2,      /* warps, at most */
     GROUP = LANES * TOGETHER, /* columns of a warp, one beside the other */
 };
@@ -48,7 +59,7 @@ NORM_FN int column_of(const norm_crew &crew, int g)
 /* Segments of a warp. */
 NORM_FN int held_of(const imx_norm_args *args, const norm_crew &crew)
 {
-    return args->n > crew.warps * IMX_NORM_SEGMENT ? HELD : 1;
+    return HELD > 1 && args->n > crew.warps * IMX_NORM_SEGMENT ? HELD : 1;
 }
 
 /* Of the warps' first segments, and their second ones if the row is so long. */
@@ -102,7 +113,7 @@ NORM_FN void add_columns(int dtype, const void *row, int column, int n, float *x
 NORM_FN void load_row(const imx_norm_args *args, const norm_crew &crew, const void *in, int64_t row,
                       held *to)
 {
-    int n = (int)args->n, dtype = args->dtype;
+    int n = (int)args->n, dtype = NORM_DTYPE(args);
     EACH_GROUP(held_of(args, crew), g)
     {
         float *x = to->x[g];
@@ -123,9 +134,9 @@ NORM_FN void norm_row(const imx_norm_args *args, const norm_crew &crew, float in
     EACH_GROUP(held_of(args, crew), g)
     {
         float *x = row->x[g], gamma[TOGETHER];
-        imx_row_load(args->dtype, args->gamma, column_of(crew, g), (int)args->n, gamma);
+        imx_row_load(NORM_DTYPE(args), args->gamma, column_of(crew, g), (int)args->n, gamma);
         norm_columns(args, inverse, gamma, x);
-        imx_row_round(args->dtype, x);
+        imx_row_round(NORM_DTYPE(args), x);
     }
 }
 
@@ -133,8 +144,8 @@ NORM_FN void store_row(const imx_norm_args *args, const norm_crew &crew, void *t
                        const held *from)
 {
     EACH_GROUP(held_of(args, crew), g)
-    norm_store(args->dtype, norm_row_at(args->dtype, to, row, args->n), column_of(crew, g),
-               (int)args->n, from->x[g]);
+    norm_store(NORM_DTYPE(args), norm_row_at(NORM_DTYPE(args), to, row, args->n),
+               column_of(crew, g), (int)args->n, from->x[g]);
 }
 
 NORM_FN void quantize_row(const imx_norm_args *args, const norm_crew &crew, int64_t row, held *from)
@@ -172,8 +183,8 @@ NORM_FN void one_row(const imx_norm_args *args, norm_crew crew, const void *in, 
 NORM_FN bool is_plain(const imx_norm_args *args, const norm_crew &crew, const void *in)
 {
     const void *all[] = { in, args->bias, args->residual, args->gamma, args->h, args->c };
-    bool plain = args->dtype != IMBREX_F32 && !args->quant && args->n % TOGETHER == 0 &&
-                 held_of(args, crew) == 1;
+    bool plain = NORM_DTYPE(args) != IMBREX_F32 && !args->quant && args->n % TOGETHER == 0 &&
+                 held_of(args, crew) == 1 && !(NORM_FEW && (args->bias || args->residual));
 #pragma unroll
     for (int i = 0; i < 6; i++)
         plain &= imx_vector_aligned(all[i]);
@@ -232,13 +243,15 @@ NORM_FN void plain_rows(const imx_norm_args *args, norm_crew &crew, const void *
     int64_t bytes = args->n * 2, at = row * bytes, stop = end * bytes;
     plain_row next;
     uint4 gamma[GROUPS]; /* or bias */
-    if (at < stop)
+    if (!NORM_FEW && at < stop)
         load_plain_row<MORE>(args, lane, in, at, &next);
-    if (!MORE && args->rms)
+    if (!NORM_FEW && !MORE && args->rms)
         load_plain(lane, args->gamma, gamma);
 #pragma unroll 1
     for (; at < stop; at += step * bytes, crew.turn ^= 1) {
         float x[GROUPS][TOGETHER];
+        if (NORM_FEW)
+            load_plain_row<MORE>(args, lane, in, at, &next);
         if (MORE && args->bias)
             load_plain(lane, args->bias, gamma);
 #pragma unroll
@@ -255,10 +268,10 @@ NORM_FN void plain_rows(const imx_norm_args *args, norm_crew &crew, const void *
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
             imx_vector_add(DTYPE, x[g], next.in[g], true);
-        if (at + step * bytes < stop)
+        if (!NORM_FEW && at + step * bytes < stop)
             load_plain_row<MORE>(args, lane, in, at + step * bytes, &next);
         if (args->rms) {
-            if (MORE) /* there are no registers for it from row to row */
+            if (NORM_FEW || MORE) /* there are no registers for it from row to row */
                 load_plain(lane, args->gamma, gamma);
             float inverse = row_inverse(args, crew, x, 1);
 #pragma unroll
@@ -283,7 +296,7 @@ template <int DTYPE>
 NORM_FN void plain_rows_of(const imx_norm_args *args, norm_crew &crew, const void *in, int64_t row,
                            int64_t end, int64_t step)
 {
-    if (args->bias || args->residual)
+    if (!NORM_FEW && (args->bias || args->residual))
         plain_rows<DTYPE, true>(args, crew, in, row, end, step);
     else
         plain_rows<DTYPE, false>(args, crew, in, row, end, step);
@@ -297,7 +310,7 @@ NORM_FN void fetch_gamma(const imx_norm_args *args, const norm_crew &crew)
     EACH_GROUP(held_of(args, crew), g)
     {
         const char *at =
-            (const char *)args->gamma + column_of(crew, g) * imx_vector_bytes(args->dtype);
+            (const char *)args->gamma + column_of(crew, g) * imx_vector_bytes(NORM_DTYPE(args));
         if (column_of(crew, g) < args->n)
             asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
     }
@@ -307,8 +320,9 @@ NORM_FN void fetch_gamma(const imx_norm_args *args, const norm_crew &crew)
 NORM_FN void norm_rows(const imx_norm_args *args, norm_crew &crew, const void *in, int64_t row,
                        int64_t end, int64_t step)
 {
+    asm volatile("" : "+r"(crew.warp)); /* a caller's loop keeps nothing of it in registers */
     if (is_plain(args, crew, in)) {
-        if (args->dtype == IMBREX_BF16)
+        if (NORM_DTYPE(args) == IMBREX_BF16)
             plain_rows_of<IMBREX_BF16>(args, crew, in, row, end, step);
         else
             plain_rows_of<IMBREX_F16>(args, crew, in, row, end, step);

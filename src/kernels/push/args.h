@@ -22,6 +22,11 @@
  *             + r; parts of line_bytes.  So they need a peer's credit for the epoch before the
  *             previous one only
  *
+ * With a norm (norm.n is not 0) rows that are gathered are normed, and maybe quantised, as they
+ * come (../norm/args.h): norm.in is `to`, where the rows are kept meanwhile, and norm.h is `to` if
+ * they are to stay there; else GPUs need not write them.  Chunks are of chunk_rows whole rows then,
+ * and there are no lines.
+ *
  * The kernel begins the run: its epoch is *epoch + 1, all peers get this rank's credit for the
  * epoch before (the kernels of that run have ended), and when all blocks know the epoch, *epoch is
  * advanced.
@@ -29,6 +34,7 @@
 #ifndef IMX_PUSH_ARGS_H
 #define IMX_PUSH_ARGS_H
 
+#include "../norm/args.h"
 #include "../team.h"
 #include "../wait_points.h"
 #include "imbrex_device.h"
@@ -45,12 +51,14 @@ typedef struct imx_push_args {
     int chunks;          /* stride of signals */
     int plan;            /* for the wait point */
     int64_t chunk_bytes; /* a multiple of 16 */
+    int64_t chunk_rows;  /* with a norm */
     const void *from, *bias, *residual;
     void *to;
     int64_t slot_bytes;
     int64_t lines_at, line_bytes;
     uint64_t *epoch;
     uint32_t *ended;
+    imx_norm_args norm;
     imx_team team;
 } imx_push_args;
 
@@ -58,7 +66,10 @@ typedef struct imx_push_line {
     uint64_t word, epoch;
 } imx_push_line;
 
-enum { IMX_PUSH_WORD = sizeof(uint64_t) };
+enum {
+    IMX_PUSH_WORD = sizeof(uint64_t),
+    IMX_PUSH_NORM_COLUMNS = 8192 /* of a row that is normed, at most: half of a block holds it */
+};
 
 /* Where `holder` keeps the lines of `of`. */
 IMX_TEAM_FN imx_push_line *imx_push_lines(const imx_push_args *args, int holder, int of,

@@ -7,6 +7,7 @@
 enum { STRIP = 1024 }; /* elements added at a time: they stay in the first-level cache */
 
 void imx_push_cpu(const void *args, const imbrexd_block *block);
+size_t imx_push_cpu_scratch(const void *args);
 
 typedef struct push {
     const imx_push_args *args;
@@ -191,6 +192,33 @@ static int receive_chunk(const push *p, int64_t q)
     return 1;
 }
 
+/* The same chunk of rank's rows, which are in their place. */
+static void norm_chunk(const push *p, int rank, int64_t q)
+{
+    const imbrexd_block alone = { .count = 1, .scratch = p->block->scratch };
+    imx_norm_args norm = p->args->norm;
+    int64_t row = imx_team_row(p->args->m, p->ranks, rank) + q * p->args->chunk_rows;
+    int64_t bytes = chunk_bytes(p, shard_bytes(p, rank), q), at = row * p->args->row_bytes;
+    int64_t scales = norm.quant == IMBREX_PER_BLOCK
+                         ? (norm.n + IMX_SCALE_BLOCK - 1) / IMX_SCALE_BLOCK
+                         : norm.quant == IMBREX_PER_ROW;
+    if (bytes <= 0)
+        return;
+    norm.rows = bytes / p->args->row_bytes;
+    norm.in = (const char *)norm.in + at;
+    norm.h = NULL;
+    norm.normed = norm.normed ? (char *)norm.normed + at : NULL;
+    norm.c = (char *)norm.c + (norm.quant ? row * norm.n : at);
+    norm.scale = norm.scale ? norm.scale + row * scales : NULL;
+    imx_norm_cpu(&norm, &alone);
+}
+
+size_t imx_push_cpu_scratch(const void *untyped)
+{
+    const imx_push_args *args = untyped;
+    return args->norm.n ? imx_norm_cpu_scratch(&args->norm) : 0;
+}
+
 static void by_chunks(const push *p)
 {
     const imx_push_args *args = p->args;
@@ -200,6 +228,8 @@ static void by_chunks(const push *p)
     for (int64_t q = first; q * args->chunk_bytes < args->most; q += step) {
         if (!receive_chunk(p, q))
             return;
+        for (int r = 0; r < p->ranks && args->norm.n; r++)
+            norm_chunk(p, r, q);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 
 void imx_push_cpu(const void *args, const imbrexd_block *block); /* cpu.c */
+size_t imx_push_cpu_scratch(const void *args);
 
 /* Small blocks for lines, so that shards of some KB are on many multiprocessors.  And a warp that
  * keeps the books. */
@@ -20,14 +21,14 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
         .entry = "imx_push",
         .blocks = blocks,
         .cluster = 1,
-        .threads = workers + BOOKS,
+        .threads = workers + (args->norm.n ? 0 : BOOKS),
         .early = target->arch >= 90,
         .traces = true,
     };
     snprintf(config->options, sizeof config->options,
-             "-DIMX_DTYPE=%d -DIMX_RANKS=%d -DIMX_HOW=%d -DIMX_WORKERS=%d",
-             args->how == IMX_PUSH_REDUCES ? args->dtype : IMBREX_BF16, args->ranks, args->how,
-             workers);
+             "-DIMX_DTYPE=%d -DIMX_RANKS=%d -DIMX_HOW=%d -DIMX_WORKERS=%d%s",
+             args->how == IMX_PUSH_REDUCES || args->norm.n ? args->dtype : IMBREX_BF16, args->ranks,
+             args->how, workers, args->norm.n ? " -DIMX_NORMS" : "");
 }
 
 /* Blocks only as long as each thread finds a word to do, or each block a chunk. */
@@ -43,6 +44,7 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
 const imx_kernel imx_kernel_push = {
     .name = "push",
     .cpu = imx_push_cpu,
+    .cpu_scratch = imx_push_cpu_scratch,
     .cuda_config = cuda_config,
     .cuda_launch = cuda_launch,
 };

@@ -2,10 +2,11 @@
  *
  *     IMX_DTYPE   imbrex_dtype          IMX_RANKS     ranks of the team
  *     IMX_HOW     imx_push_how          IMX_WORKERS   threads of a block but for its last warp
+ *     IMX_NORMS   rows that are gathered are normed
  *
- * Lines are in sm80_lines.cuh.  In chunks one half of a block's workers sends and the other one
- * receives, so that both go on at once.  The last warp keeps the books: credits, and the epoch of
- * the next run.
+ * Lines are in sm80_lines.cuh, rows that are normed in sm80_norms.cuh.  In chunks one half of a
+ * block's workers sends and the other one receives, so that both go on at once.  The last warp
+ * keeps the books: credits, and the epoch of the next run.
  */
 #include "../grid.cuh"
 #include "../trace.cuh"
@@ -17,6 +18,11 @@
 /* Of what is sent each owner gets its own rows; and these are added up there. */
 #define TO_OWNERS (IMX_HOW != 0 /* IMX_PUSH_GATHERS */)
 #define ADDS      (IMX_HOW == 1 /* IMX_PUSH_REDUCES */)
+#ifdef IMX_NORMS
+#define BOOKS 0 /* threads for the books: norms need the registers, and receivers wait at first */
+#else
+#define BOOKS 32
+#endif
 
 enum { SENDERS = IMX_WORKERS / 2 };
 enum { AT_ONCE = 4 }; /* units of a thread, or ranks, that are under way */
@@ -212,7 +218,9 @@ PUSH_FN void send_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 #pragma unroll
         for (int p = 1; p < IMX_RANKS; p++)
             store_units(imx_team_data(&args.team, peer(args, p)) + own, v, i, units, SENDERS);
+#ifndef IMX_NORMS
         store_units((char *)args.to + own, v, i, units, SENDERS);
+#endif
     }
 #endif
 }
@@ -220,19 +228,17 @@ PUSH_FN void send_chunk(const imx_push_args &args, int64_t q, uint32_t thread)
 /* One thread for all posts of a peer: its fence covers what the barrier brought together, and the
  * other warps are at the next chunk meanwhile. */
 template <typename unit>
-PUSH_FN void send_chunks(const imx_push_args &args, uint64_t epoch, uint32_t thread)
+PUSH_FN void send_and_post(const imx_push_args &args, uint64_t epoch, int64_t q, uint32_t thread)
 {
     const imx_team &team = args.team;
     int lane = (int)thread;
-    for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x) {
-        imx_trace_begin(IMX_TRACE_PUSH);
-        send_chunk<unit>(args, q, thread);
-        asm volatile("bar.sync 1, %0;" : : "r"((int)SENDERS) : "memory");
-        if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, team.rank, lane), q) > 0)
-            imbrexd_signal_post(imx_team_signal(&team, lane, (int64_t)team.rank * args.chunks + q),
-                                epoch);
-        imx_trace_end(IMX_TRACE_PUSH, -1, (int)q);
-    }
+    imx_trace_begin(IMX_TRACE_PUSH);
+    send_chunk<unit>(args, q, thread);
+    asm volatile("bar.sync 1, %0;" : : "r"((int)SENDERS) : "memory");
+    if (has_peer(args, lane) && chunk_bytes(args, sent_bytes(args, team.rank, lane), q) > 0)
+        imbrexd_signal_post(imx_team_signal(&team, lane, (int64_t)team.rank * args.chunks + q),
+                            epoch);
+    imx_trace_end(IMX_TRACE_PUSH, -1, (int)q);
 }
 
 /* One warp: until chunk q of all peers is here; 0: give up. */
@@ -352,7 +358,8 @@ template <typename unit>
 PUSH_FN void by_chunks(const imx_push_args &args, const imbrexd_watch &watch, uint64_t epoch)
 {
     if (threadIdx.x < SENDERS) {
-        send_chunks<unit>(args, epoch, threadIdx.x);
+        for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x)
+            send_and_post<unit>(args, epoch, q, threadIdx.x);
         return;
     }
     for (int64_t q = blockIdx.x; q * args.chunk_bytes < args.most; q += gridDim.x) {
@@ -363,6 +370,10 @@ PUSH_FN void by_chunks(const imx_push_args &args, const imbrexd_watch &watch, ui
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, (int)q);
     }
 }
+
+#ifdef IMX_NORMS
+#include "sm80_norms.cuh"
+#endif
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
@@ -380,35 +391,38 @@ PUSH_FN void keep_books(const imx_push_args &args, uint64_t epoch)
 {
     if (args.lines)
         give_credits(args, epoch);
-    if (threadIdx.x == IMX_WORKERS && imbrexd_counter_last(args.ended, gridDim.x))
+    if (threadIdx.x == blockDim.x - 32 && imbrexd_counter_last(args.ended, gridDim.x))
         *(volatile uint64_t *)args.epoch = epoch;
 }
 
 /* The words, the epoch and the credits are under way together: each takes as long as the others. */
 PUSH_FN void push(const imx_push_args &args, const imbrexd_watch &watch)
 {
-    bool works = threadIdx.x < IMX_WORKERS;
+    bool works = threadIdx.x < IMX_WORKERS, keeps_books = threadIdx.x >= blockDim.x - 32;
     uint64_t word[WORDS];
     if (args.lines && works)
         load_words(args, (int64_t)blockIdx.x * IMX_WORKERS + threadIdx.x, 0, word);
     uint64_t epoch = *(const volatile uint64_t *)args.epoch + 1;
     uint64_t credit = works ? look_credit(args) : UINT64_MAX;
-    if (!works && !args.lines)
+    if (keeps_books && !args.lines)
         give_credits(args, epoch);
 
     /* After the barrier the block knows the epoch, and in chunks it has all credits. */
     int there = args.lines || wait_credits(args, watch, epoch, credit);
     if (!__syncthreads_and(there))
         return;
-    if (!works) {
+    if (keeps_books)
         keep_books(args, epoch);
+    if (!works)
         return;
-    }
     if (args.lines) {
         if (wait_credits(args, watch, epoch, credit))
             by_lines(args, watch, epoch, word);
         return;
     }
+#ifdef IMX_NORMS
+    by_normed_chunks(args, watch, epoch);
+#else
     uintptr_t bits = (uintptr_t)args.from | (uintptr_t)args.to | (uintptr_t)args.row_bytes;
     if ((bits & 15) == 0)
         by_chunks<uint4>(args, watch, epoch);
@@ -416,9 +430,10 @@ PUSH_FN void push(const imx_push_args &args, const imbrexd_watch &watch)
         by_chunks<uint32_t>(args, watch, epoch);
     else
         by_chunks<uint16_t>(args, watch, epoch);
+#endif
 }
 
-extern "C" __global__ void __launch_bounds__(IMX_WORKERS + 32, 1)
+extern "C" __global__ void __launch_bounds__(IMX_WORKERS + BOOKS, 1)
     imx_push(const __grid_constant__ imx_push_args args,
              const __grid_constant__ imbrexd_watch watch)
 {
