@@ -122,6 +122,22 @@ IMX_FN void last_residual(float (&sum)[2 * LAST_WORDS], const imx_gemm_args &arg
     }
 }
 
+/* A warp's rows of it come near, while parts do. */
+IMX_FN void last_fetch(const imx_gemm_args &args, int row, int rows, int col)
+{
+    enum { SECTOR = 16, ACROSS = (IMX_TILE_N + SECTOR - 1) / SECTOR }; /* columns */
+    const uint16_t *from = (const uint16_t *)args.residual + (int64_t)row * args.schedule.n;
+    rows = rows < 16 ? rows : 16;
+#pragma unroll 1
+    for (int i = lane_here(); i < rows * ACROSS; i += 32) {
+        int down = i / ACROSS, at = col + (i - down * ACROSS) * SECTOR;
+        if (at < (int)args.schedule.n)
+            asm volatile("prefetch.global.L2 [%0];"
+                         :
+                         : "l"(from + (int64_t)down * args.schedule.n + at));
+    }
+}
+
 /* One consumer warp; packed: own words, piece by piece, which are used up.  One piece's code serves
  * all: what runs but once waits for its instructions. */
 IMX_FN int last_from_parts(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
@@ -133,6 +149,8 @@ IMX_FN int last_from_parts(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_ge
     uint32_t lane = (uint32_t)lane_here();
     uint32_t rows = piece_offset(first_row + (int)lane / 4, 0) + lane % 4 * 4;
     imx_trace_begin(IMX_TRACE_FOLD);
+    if (args.residual)
+        last_fetch(args, note->row + first_row, note->rows - first_row, note->col);
 #pragma unroll 1
     for (int p = 0; p < PIECES; p++) {
         float sum[HALVES][2 * LAST_WORDS];
