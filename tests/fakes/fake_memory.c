@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "fake_nvrtc.h"
+#include "sanitized.h"
 
 enum { PAGE = 65536, RANGES_MOST = 4096 };
 
@@ -72,6 +73,21 @@ int fake_memory_gpu(const void *where)
     }
     pthread_mutex_unlock(&lock);
     return gpu;
+}
+
+/* Much that becomes zero is taken out of the file: pages that nobody writes are never there.  Where
+ * threads are watched all is written, so that who comes too early is seen. */
+void fake_memory_fill(void *at, int value, size_t bytes)
+{
+    char *from = at, *page = (char *)(((uintptr_t)at + PAGE - 1) & -(uintptr_t)PAGE);
+    char *end = (char *)((uintptr_t)(from + bytes) & -(uintptr_t)PAGE);
+    if (SANITIZED_THREADS || value || page >= end ||
+        madvise(page, (size_t)(end - page), MADV_REMOVE) != 0) {
+        memset(at, value, bytes);
+        return;
+    }
+    memset(from, 0, (size_t)(page - from));
+    memset(end, 0, (size_t)(from + bytes - end));
 }
 
 static void *pointer(CUdeviceptr at)

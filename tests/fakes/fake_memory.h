@@ -20,6 +20,8 @@ CUresult fake_memory_import(CUmemHandle *handle, void *from, int type);
 /* Whose memory lies there; -1: the host's. */
 int fake_memory_gpu(const void *at);
 
+void fake_memory_fill(void *at, int value, size_t bytes);
+
 CUresult fake_memory_alloc(CUdeviceptr *at, size_t bytes);
 CUresult fake_memory_free(CUdeviceptr at);
 CUresult fake_memory_handle(CUipcHandle *handle, CUdeviceptr at);

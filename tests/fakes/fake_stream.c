@@ -3,6 +3,7 @@
  * for each thing that is waited for: tests have tens of streams, which would wake each other. */
 #include "fake_stream.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "fake_function.h"
 #include "fake_memory.h"
 #include "fake_nvrtc.h"
+#include "sanitized.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t reached = PTHREAD_COND_INITIALIZER; /* some event */
@@ -104,6 +106,29 @@ static void event_drop(CUevent event)
         free(event);
 }
 
+static pthread_key_t scratch;
+
+static void make_scratch(void)
+{
+    if (pthread_key_create(&scratch, free))
+        abort(); /* the test cannot go on */
+}
+
+/* The thread's, which it keeps for its next block: new memory is a fault for each page.  Under
+ * AddressSanitizer each block has its own, so that it finds who goes beyond. */
+static void *scratch_of(size_t bytes)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_scratch);
+    void *at = pthread_getspecific(scratch);
+    if (SANITIZED_ADDRESSES || malloc_usable_size(at) < bytes) {
+        free(at);
+        at = aligned_alloc(64, imx_align(bytes, 64));
+        pthread_setspecific(scratch, at);
+    }
+    return at;
+}
+
 static void run_block(void *arg, int index)
 {
     const op *o = arg;
@@ -111,10 +136,10 @@ static void run_block(void *arg, int index)
     size_t bytes = o->shared_bytes;
     if (kernel)
         bytes = kernel->cpu_scratch ? imx_align(kernel->cpu_scratch(o->args), 64) : 0;
-    void *scratch = bytes ? aligned_alloc(64, imx_align(bytes, 64)) : NULL;
-    imbrexd_block block = {
-        .index = index, .count = o->blocks, .watch = &o->watch, .scratch = scratch
-    };
+    imbrexd_block block = { .index = index,
+                            .count = o->blocks,
+                            .watch = &o->watch,
+                            .scratch = bytes ? scratch_of(bytes) : NULL };
     const imx_trace_room *traces = o->function->traces;
     int64_t begin_ns = imbrexd_now_ns();
     if (kernel)
@@ -126,7 +151,6 @@ static void run_block(void *arg, int index)
         note(traces, index, IMX_TRACE_PUSH, 1, begin_ns);
         note(traces, index, IMX_TRACE_KERNEL, -1, begin_ns);
     }
-    free(scratch);
 }
 
 /* As it was compiled.  What it does wrong ends it, and its stream says so from then on. */
@@ -217,7 +241,7 @@ static void perform(CUstream stream, op *o)
     else if (o->kind == COPY)
         memcpy(o->to, o->from, o->bytes);
     else if (o->kind == SET)
-        memset(o->to, o->value, o->bytes);
+        fake_memory_fill(o->to, o->value, o->bytes);
     else if (o->function->compiled)
         failed = !run_compiled(o, gpu);
     else
