@@ -86,7 +86,7 @@ IMX_FN void send_due(const imx_gemm_args &args, const imx_tma_map *c, uint32_t n
 /* ---- the consumers --------------------------------------------------------------------------- */
 
 /* What travels beside products has registers of its own. */
-enum { AHEAD = CONSUMER_REGISTERS >= 232, TWO_PARTS = AHEAD ? 128 : 96 };
+enum { TWO_PARTS = CONSUMER_REGISTERS >= 232 ? 128 : 96 };
 
 /* A tile that is being made, by one of the consumers. */
 typedef struct making {
@@ -99,7 +99,8 @@ typedef struct making {
     bool waiting;    /* the tile before has yet to leave */
     leaving leaves;
 #if IMX_SCALING == 3
-    block_scales scales, next; /* of four steps */
+    product_scales scales; /* of these four steps */
+    block_scales next;     /* of the next four */
 #endif
 } making;
 
@@ -158,7 +159,8 @@ IMX_FN block_scales load_scales(const making *t, int first)
 {
     const imx_gemm_args &args = *t->args;
     const tile_info *note = note_of(t->now);
-    int step = first + lane_here() % 4, rows = rows_left(note), block = note->col / BLOCK_COLS;
+    int step = first + lane_here() % 4, rows = rows_left(note);
+    int block = note->col / BLOCK_COLS + block_here();
     bool there = step < steps_of(args);
     const float *of_rows = row_scales(args, note) + step;
     const float *of_cols = args.scale_b + (int64_t)block * args.row_scales + step;
@@ -166,10 +168,7 @@ IMX_FN block_scales load_scales(const making *t, int first)
 #pragma unroll
     for (int h = 0; h < 2; h++)
         s.row[h] = scale_at(of_rows + h * 8 * args.row_scales, there && rows > h * 8);
-#pragma unroll
-    for (int i = 0; i < COL_BLOCKS; i++)
-        s.col[i] = scale_at(of_cols + i * args.row_scales,
-                            there && (block + i) * BLOCK_COLS < (int)args.schedule.n);
+    s.col = scale_at(of_cols, there && block * BLOCK_COLS < (int)args.schedule.n);
     return s;
 }
 

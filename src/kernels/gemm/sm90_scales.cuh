@@ -20,9 +20,14 @@ enum { PRODUCTS = IMX_TILE_N / IMX_PRODUCT_N }; /* side by side in a tile */
 /* Past the L1 cache, which does not hear of what peers bring.  0: there is none. */
 IMX_FN float scale_at(const float *scale, bool there)
 {
-    float x = 0;
-    if (there)
-        asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(scale) : "memory");
+    float x;
+    asm volatile("{\n\t.reg .pred there;\n\t"
+                 "setp.ne.b32 there, %2, 0;\n\t"
+                 "mov.f32 %0, 0f00000000;\n\t"
+                 "@there ld.global.cg.f32 %0, [%1];\n\t}"
+                 : "=f"(x)
+                 : "l"(scale), "r"((int)there)
+                 : "memory");
     return x;
 }
 
@@ -35,27 +40,51 @@ static_assert(PRODUCTS > 1 ? IMX_PRODUCT_N == BLOCK_COLS
                            : IMX_TILE_N % 32 == 0 && IMX_TILE_N <= 192,
               "else columns lie in three blocks");
 
-/* Of a step. */
+/* Of a step, as they come; of b's blocks one, which neighbours in the tile have in turns. */
 typedef struct block_scales {
-    float row[2], col[COL_BLOCKS];
+    float row[2], col;
 } block_scales;
 
-/* Of a step's product q: of each of b's blocks and of each row. */
+/* Which of b's blocks this lane loads the scale of. */
+IMX_FN int block_here(void)
+{
+    return COL_BLOCKS > 1 ? lane_here() / 4 % 2 : 0;
+}
+
+/* Of a step's products: of each of b's blocks and of each row. */
 typedef struct product_scales {
     float of[COL_BLOCKS][2];
 } product_scales;
 
-/* scales: of that step and the three beside it, a lane's own. */
-IMX_FN product_scales scales_of(const block_scales &scales, int step, int q)
+/* Here a lane waits for its loads, before the next ones begin: what they come to is in other
+ * registers. */
+IMX_FN product_scales arrived(const block_scales &s)
+{
+    product_scales p;
+#pragma unroll
+    for (int i = 0; i < COL_BLOCKS; i++) {
+        float of_b = s.col;
+        if (COL_BLOCKS > 1)
+            of_b = __shfl_sync(0xffffffffu, s.col, i * 4 + lane_here() % 4);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            p.of[i][h] = of_b * s.row[h];
+            asm volatile("" : "+f"(p.of[i][h]) : : "memory");
+        }
+    }
+    return p;
+}
+
+/* Of product q of that step.  scales: of it and the three beside it, a lane's own. */
+IMX_FN product_scales scales_of(const product_scales &scales, int step, int q)
 {
     product_scales s;
 #pragma unroll
     for (int i = 0; i < COL_BLOCKS; i++) {
         if (PRODUCTS > 1 && i != q)
             continue;
-        float of_b = __shfl_sync(0xffffffffu, scales.col[i], step, 4);
-        s.of[i][0] = of_b * __shfl_sync(0xffffffffu, scales.row[0], step, 4);
-        s.of[i][1] = of_b * __shfl_sync(0xffffffffu, scales.row[1], step, 4);
+        s.of[i][0] = __shfl_sync(0xffffffffu, scales.of[i][0], step, 4);
+        s.of[i][1] = __shfl_sync(0xffffffffu, scales.of[i][1], step, 4);
     }
     return s;
 }

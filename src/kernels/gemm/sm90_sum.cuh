@@ -15,14 +15,13 @@
  *   IMX_FAST     sums stay in the tensor cores over all of k
  *
  * Who includes it has A_BYTES, STAGE_BYTES, TILE_K, release, and TWO_PARTS: the columns of a tile,
- * at most, that there are registers for two parts of, and AHEAD: whether there are some for the
- * scales of the next steps.  It defines `making`, a tile that is being made, with at least these
- * fields:
+ * at most, that there are registers for two parts of.  It defines `making`, a tile that is being
+ * made, with at least these fields:
  *
  *     base, at       the ring, and the stage of this step
  *     first_row      of the consumer's rows of the tile
  *     before         the stage of the step before
- *     scales, next   PER_BLOCK, of these four steps and the next four
+ *     scales, next   PER_BLOCK, of these four steps, and as they come of the next four
  */
 #ifndef IMX_SM90_SUM_CUH
 #define IMX_SM90_SUM_CUH
@@ -91,35 +90,52 @@ IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
  * added up. */
 enum { PARTS = IMX_TILE_N <= TWO_PARTS ? 2 : 1 };
 
-/* Scales of step i, and of four steps more where these are others than the ones before: they take
- * longer than a step to come. */
+/* Whether a step's products begin at the end of the one before.  In a loop whose steps begin with
+ * their products ptxas has the wait for their stage wait for loads of scales, too; one wide product
+ * leaves no registers for it. */
+enum { BEGUN = PARTS > 1 || PRODUCTS > 1 };
+
+#if IMX_SCALING == 3
+enum { EARLY = PRODUCTS > 1 || COL_BLOCKS == 1 }; /* of one of b's blocks they take few registers */
+#endif
+
+/* Those of a tile's first four steps are asked for. */
+IMX_FN void ask_scales(making *t)
+{
+#if IMX_SCALING == 3
+    t->next = load_scales(t, 0);
+#endif
+}
+
+/* Scales of step i, if these are others than the ones before; those of four steps more are asked
+ * for: they take longer than a step to come.  ptxas makes whatever reads a register wait for all
+ * loads that might have been to it, so that nothing but arrived() may read what is loaded. */
 IMX_FN void find_scales(making *t, int i)
 {
 #if IMX_SCALING == 3
     if (i % 4)
         return;
-    t->scales = AHEAD && i > 0 ? t->next : load_scales(t, i);
-    if (AHEAD)
-        t->next = load_scales(t, i + 4);
+    t->scales = arrived(t->next);
+    t->next = load_scales(t, i + 4);
 #endif
 }
 
 /* sum += part, product q of step i, which was in `stage`; left: groups that are under way behind
- * it.  Scales of half a tile are ready before its product is. */
+ * it. */
 template <int left>
 IMX_FN void end_product(float (&sum)[IMX_ACC], float (&part)[IMX_PRODUCT_ACC], making *t,
                         uint32_t stage, int i, int q)
 {
 #if IMX_SCALING == 3
     product_scales scales;
-    if (PRODUCTS > 1)
+    if (EARLY)
         scales = scales_of(t->scales, i, q);
 #endif
     finish<left>(part);
     if (q == PRODUCTS - 1)
         release(t->base, stage);
 #if IMX_SCALING == 3
-    if (PRODUCTS == 1)
+    if (!EARLY)
         scales = scales_of(t->scales, i, q);
     add_scaled(sum, part, scales, first_col(t), q);
 #else
@@ -142,7 +158,6 @@ IMX_FN void step_behind(float (&sum)[IMX_ACC], float (&next)[IMX_PRODUCT_ACC],
     uint32_t before = t->before;
     go_on(t, i);
     end_product<1>(sum, part, t, before, i - 1, 0);
-    find_scales(t, i);
 }
 
 IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
@@ -152,27 +167,38 @@ IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
 #pragma unroll
     for (int j = 0; j < IMX_ACC; j++)
         sum[j] = 0;
+    if (BEGUN) {
+        begin_step(part[0], t, 0);
+        ask_scales(t);
+    }
 #pragma unroll 1
-    for (; PARTS == 1 && i < steps; i++) {
-        begin_step(part[0], t, i);
+    while (PARTS == 1) {
+        if (!BEGUN)
+            begin_step(part[0], t, i);
+        if (!BEGUN && i == 0)
+            ask_scales(t);
         find_scales(t, i);
         go_on(t, i);
         end_product<0>(sum, part[0], t, t->before, i, 0);
 #pragma unroll
         for (int q = 1; q < PRODUCTS; q++) {
-            multiply(part[0], t->base + t->before * STAGE_BYTES, t->first_row, q, 0);
+            uint32_t stage = t->base + t->before * STAGE_BYTES;
+            asm volatile("" : "+r"(stage)); /* worked out again, not kept */
+            multiply(part[0], stage, t->first_row, q, 0);
             end_product<0>(sum, part[0], t, t->before, i, q);
         }
+        if (++i == steps)
+            return;
+        if (BEGUN)
+            begin_step(part[0], t, i);
     }
-    if (PARTS == 1)
-        return;
-    begin_step(part[0], t, 0);
     find_scales(t, 0);
     go_on(t, 0);
 #pragma unroll 1
     for (i = 1; i + 1 < steps; i += 2) {
         step_behind(sum, part[PARTS - 1], part[0], t, i);
         step_behind(sum, part[0], part[PARTS - 1], t, i + 1);
+        find_scales(t, i + 1);
     }
     if (i < steps) {
         step_behind(sum, part[PARTS - 1], part[0], t, i);

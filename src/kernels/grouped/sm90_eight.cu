@@ -36,7 +36,7 @@ IMX_FN uint32_t room_for(uint32_t base, int p)
     return base + PIECES_AT + (warp_row() / 16 * PIECES + p) * IMX_GROUPED_PIECE;
 }
 
-enum { AHEAD = 1, TWO_PARTS = CONSUMERS == 1 ? 128 : 0 };
+enum { TWO_PARTS = CONSUMERS == 1 ? 128 : 0 };
 
 /* A tile that is being made, by one of the consumers. */
 typedef struct making {
@@ -49,7 +49,8 @@ typedef struct making {
 #if IMX_SCALING == 2
     float scale[2];
 #elif IMX_SCALING == 3
-    block_scales scales, next; /* of four steps */
+    product_scales scales; /* of these four steps */
+    block_scales next;     /* of the next four */
 #endif
 } making;
 
@@ -100,7 +101,8 @@ IMX_FN block_scales load_scales(const making *t, int first)
 {
     const imx_grouped_args &args = *t->args;
     const tile_info *note = note_of(t->now);
-    int step = first + lane_here() % 4, steps = steps_of(args), block = note->col / BLOCK_COLS;
+    int step = first + lane_here() % 4, steps = steps_of(args);
+    int block = note->col / BLOCK_COLS + block_here();
     int blocks = ((int)args.n + BLOCK_COLS - 1) / BLOCK_COLS;
     const float *of_cols = args.scale_b + ((int64_t)note->expert * blocks + block) * steps + step;
     block_scales s;
@@ -108,9 +110,7 @@ IMX_FN block_scales load_scales(const making *t, int first)
     for (int h = 0; h < 2; h++)
         s.row[h] = scale_at(args.scale_a + t->source[h] * args.scale_stride + step,
                             step < steps && t->source[h] >= 0);
-#pragma unroll
-    for (int i = 0; i < COL_BLOCKS; i++)
-        s.col[i] = scale_at(of_cols + i * steps, step < steps && block + i < blocks);
+    s.col = scale_at(of_cols, step < steps && block < blocks);
     return s;
 }
 
