@@ -33,7 +33,9 @@ static void tiles_of_8_bits(void **state)
                                       .scatters = kind / 3 };
                 imx_sm90_config c = imx_sm90_tune(&in);
                 assert_true(c.split == 1 && !c.pingpong && !c.bulk && c.wg_m == 64);
-                int widest = n % 8 || kind / 3 ? 160 : kind || ms[i] <= 128 ? 192 : 256;
+                bool alone = in.scatters && c.cluster_m == 1;
+                int64_t rows = (ms[i] + in.ranks - 1) / in.ranks;
+                int widest = n % 8 || alone ? 160 : rows <= 128 ? 192 : 256;
                 assert_true(c.tile_n % 32 == 0 && c.tile_n <= widest);
                 in.summable = in.spanning = kind / 3;
                 assert_in_range(imx_sm90_tune(&in).tile_n, 64, kind / 3 ? 128 : widest);
@@ -42,7 +44,7 @@ static void tiles_of_8_bits(void **state)
                 assert_int_equal(parts * c.buffers * imx_sm90_tune_piece_cols(&c), c.tile_n);
                 assert_in_range(c.shared_bytes, 1, SHARED_MOST);
                 assert_in_range(c.stages, 4, 13);
-                assert_int_equal(c.tile_m, (ms[i] + in.ranks - 1) / in.ranks <= 64 ? 64 : 128);
+                assert_int_equal(c.tile_m, rows <= 64 ? 64 : 128);
             }
         }
     }

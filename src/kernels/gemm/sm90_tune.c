@@ -51,8 +51,9 @@ enum {
     EIGHT_TWO_PARTS = 128,
     EIGHT_TWO_PERCENT = 95,
     EIGHT_TWO_PERCENT_PAIR = 91, /* of clusters of two */
-    EIGHT_BESIDE = 192,          /* columns: wider has been measured of many rows alone */
-    EIGHT_STORED = 160, /* columns, where ordinary stores and stores to peers want registers, too */
+    EIGHT_FEW = 192,             /* columns, where rows are few */
+    EIGHT_STORED = 160, /* columns, where ordinary stores want registers, too, or what leaves wants
+                         * the bandwidth that blocks take which read b each for itself */
     TALL_ROWS = 192,
     TALL_STORED = 128, /* columns, where ordinary stores want registers, too */
     TURNED_PIECE = 16, /* rows that leave at a time */
@@ -362,12 +363,13 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
 }
 
 /* Of 8 bits, whose sums are kept twice, of 256 columns those of one half at a time.  The first
- * seven fit 512 to 8192 rows x 7168 x 8192 with a scale a row, alone on an H200; the last two are
+ * eight fit 512 to 8192 rows x 7168 x 8192 with a scale a row, alone on an H200; the last two are
  * guesses. */
 static const candidate candidates_eight[] = {
-    { 128, 256, 0, 1, 1, 990 },  { 128, 192, 0, 1, 1, 1000 }, { 128, 192, 0, 2, 1, 1027 },
-    { 128, 160, 0, 2, 1, 1063 }, { 128, 160, 0, 1, 1, 1071 }, { 128, 128, 0, 2, 1, 1145 },
-    { 128, 128, 0, 1, 1, 1130 }, { 128, 96, 0, 1, 1, 1200 },  { 128, 64, 0, 1, 1, 1400 },
+    { 128, 256, 0, 1, 1, 990 },  { 128, 256, 0, 2, 1, 1005 }, { 128, 192, 0, 1, 1, 1000 },
+    { 128, 192, 0, 2, 1, 1027 }, { 128, 160, 0, 2, 1, 1063 }, { 128, 160, 0, 1, 1, 1071 },
+    { 128, 128, 0, 2, 1, 1145 }, { 128, 128, 0, 1, 1, 1130 }, { 128, 96, 0, 1, 1, 1200 },
+    { 128, 64, 0, 1, 1, 1400 },
 };
 
 /* k is added up in one order, whatever m is: no two blocks make a tile.  Where rows are few narrow
@@ -383,9 +385,9 @@ static imx_sm90_config eight(const imx_sm90_input *in, int64_t rows)
         if (rows <= ROWS_FEW ? c->cluster_m > 1
                              : beside && c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
             continue;
-        if ((in->n % 8 || in->scatters) && c->tile_n > EIGHT_STORED)
+        if (c->tile_n > EIGHT_STORED && (in->n % 8 || (in->scatters && c->cluster_m == 1)))
             continue;
-        if (c->tile_n > EIGHT_BESIDE && (beside || rows <= ROWS_FEW))
+        if (c->tile_n > EIGHT_FEW && rows <= ROWS_FEW)
             continue;
         if (in->summable && c->tile_n > EIGHT_SUMMED)
             continue;
@@ -432,7 +434,7 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
                                            : large(in);
     c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a half is one piece */
     if (in->eight)
-        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c) / (c.tile_n > EIGHT_BESIDE ? 2 : 1);
+        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c) / (c.tile_n > EIGHT_FEW ? 2 : 1);
     while (!fits(&c, in->b_kn))
         c.stages--;
     if (in->pushes && !in->eight)
