@@ -92,7 +92,7 @@ enum { TWO_PARTS = CONSUMER_REGISTERS >= 232 ? 128 : 96 };
 typedef struct making {
     const imx_gemm_args *args;
     const imx_tma_map *c;
-    uint32_t base, now; /* parity of its note */
+    uint32_t base, tile, now; /* of this block's; parity of its note */
     int consumer, first_row;
     place at;
     uint32_t before; /* the stage of the step before */
@@ -100,7 +100,7 @@ typedef struct making {
     leaving leaves;
 #if IMX_SCALING == 3
     product_scales scales; /* of these four steps */
-    block_scales next;     /* of the next four */
+    block_scales next;     /* of the next four, or of the next tile's first */
 #endif
 } making;
 
@@ -155,13 +155,28 @@ IMX_FN int first_col(const making *t)
     return note_of(t->now)->col;
 }
 
+/* Whether a block knows its next tile, the scales of that one's rows are here, and there are
+ * registers for it. */
+enum { ASKS_EARLY = IMX_HAS(IMX_LISTED_ONCE) && !prologue::GATHERS && CONSUMER_REGISTERS >= 232 };
+
+IMX_FN bool has_asked(const making *t)
+{
+    return ASKS_EARLY && t->tile > 0;
+}
+
 IMX_FN block_scales load_scales(const making *t, int first)
 {
     const imx_gemm_args &args = *t->args;
     const tile_info *note = note_of(t->now);
+    bool there = true;
+    if (ASKS_EARLY && first >= steps_of(args)) {
+        first = 0;
+        note = listed((int)t->tile + 1);
+        there = index_of(t->tile + 1) < tiles_of();
+    }
     int step = first + lane_here() % 4, rows = rows_left(note);
     int block = note->col / BLOCK_COLS + block_here();
-    bool there = step < steps_of(args);
+    there = there && step < steps_of(args);
     const float *of_rows = row_scales(args, note) + step;
     const float *of_cols = args.scale_b + (int64_t)block * args.row_scales + step;
     block_scales s;
@@ -190,21 +205,17 @@ IMX_FN void scale_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const t
 #endif
 }
 
-/* sum = the tile's sums.  waiting: the tile before has yet to leave. */
-IMX_FN void make_tile(float (&sum)[IMX_ACC], const imx_gemm_args &args, const imx_tma_map *c,
-                      uint32_t now, bool waiting, place *at, uint32_t base, int consumer)
+/* sum = the sums of the block's tile number `tile`. */
+IMX_FN void make_tile(float (&sum)[IMX_ACC], making *t, uint32_t tile)
 {
-    making t;
-    t.args = &args, t.c = c;
-    t.base = base, t.now = now, t.consumer = consumer, t.first_row = consumer * IMX_WG_M;
-    t.at = *at;
-    t.before = 0;
-    t.waiting = waiting;
-    make_sum(sum, &t, steps_of(args));
-    *at = t.at;
-    if (waiting && !epilogue::SENDS && t.leaves.piece != ALL_GONE) /* a short tile */
-        send(args, c, note_of(now ^ 1), base, t.leaves.piece, ALL_GONE);
-    scale_tile(sum, args, note_of(now));
+    const imx_gemm_args &args = *t->args;
+    t->tile = tile, t->now = tile & 1;
+    t->before = 0;
+    t->waiting = tile > 0;
+    make_sum(sum, t, steps_of(args));
+    if (t->waiting && !epilogue::SENDS && t->leaves.piece != ALL_GONE) /* a short tile */
+        send(args, t->c, note_of(t->now ^ 1), t->base, t->leaves.piece, ALL_GONE);
+    scale_tile(sum, args, note_of(t->now));
 }
 
 IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
@@ -214,14 +225,17 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     uint32_t base = shared_base();
     uint32_t tile = 0; /* of this block's */
     uint32_t packed[HALVES][IMX_ACC / 2];
-    place at = { 0, 0 };
+    making t;
+    t.args = &args, t.c = c;
+    t.base = base, t.consumer = consumer, t.first_row = consumer * IMX_WG_M;
+    t.at = { 0, 0 };
     for (;; tile++) {
         epilogue::due(args, watch, tile);
         if (index_of(tile) >= tiles_of())
             break;
         uint32_t now = tile & 1; /* parity of its note */
         float sum[HALVES][IMX_ACC];
-        make_tile(sum[0], args, c, now, tile > 0, &at, base, consumer);
+        make_tile(sum[0], &t, tile);
         if (consumer == 0)
             imx_trace_end(IMX_TRACE_TILE, rank_of(args, note_of(now)), (int)index_of(tile));
         if (epilogue::ADDS_BIAS)
@@ -254,7 +268,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         fill(packed[0], args, c, last, base);
         send(args, c, last, base, FIRST_LEFT, ALL_GONE);
     }
-    if (own && !epilogue::last_tile(packed, args, watch, c, last, warp_row(), &at, consumer))
+    if (own && !epilogue::last_tile(packed, args, watch, c, last, warp_row(), &t.at, consumer))
         gave_up_here() = 1;
     bulk_wait_read(0); /* shared memory goes when the block ends */
     imx_trace_end(IMX_TRACE_LAST, -1, -1);

@@ -37,6 +37,7 @@ IMX_FN void go_on(making *t, int i);      /* its products are under way: `at` mo
 #if IMX_SCALING == 3
 /* Of step `first` + the lane's number among its four. */
 IMX_FN block_scales load_scales(const making *t, int first);
+IMX_FN bool has_asked(const making *t); /* while the tile before was made, for the first four */
 IMX_FN int first_col(const making *t);
 #endif
 
@@ -103,7 +104,8 @@ enum { EARLY = PRODUCTS > 1 || COL_BLOCKS == 1 }; /* of one of b's blocks they t
 IMX_FN void ask_scales(making *t)
 {
 #if IMX_SCALING == 3
-    t->next = load_scales(t, 0);
+    if (!has_asked(t))
+        t->next = load_scales(t, 0);
 #endif
 }
 

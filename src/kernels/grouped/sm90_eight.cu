@@ -116,6 +116,15 @@ IMX_FN block_scales load_scales(const making *t, int first)
 
 #endif
 
+#if IMX_SCALING == 3
+
+IMX_FN bool has_asked(const making *)
+{
+    return false;
+}
+
+#endif
+
 /* The tile's sums, to where they leave from: whatever was there has left. */
 IMX_FN void fill(float (&sum)[IMX_ACC], const making *t)
 {
