@@ -47,6 +47,7 @@ static imx_attend_args attend_args(const imx_variant *variant, int64_t m)
     return (imx_attend_args){
         .heads = d->heads,
         .kv_heads = d->kv_heads,
+        .group = d->heads / d->kv_heads,
         .head_dim = d->head_dim,
         .value_dim = d->value_dim,
         .queries = (int)imx_merge_queries(d),
@@ -82,7 +83,7 @@ static void add_states(const imx_variant *variant, imx_needs *needs)
     if (!on_gpu(variant))
         return;
     needs->local_bytes += states * (size_t)splits_of(d) * part;
-    needs->done += (size_t)imx_attend_counts(&largest);
+    needs->done += 1 + (size_t)imx_attend_counts(&largest);
 }
 
 static imbrex_status prepare_attend(imx_variant *variant)
@@ -123,7 +124,8 @@ static imbrex_status attend(const imx_run *run, const imx_needs *merge, imx_merg
     args.o = is_merged(run) ? o : given->o;
     args.lse = is_merged(run) ? (float *)(void *)(o + lse_at) : given->lse;
     args.parts = (float *)(void *)(o + states_bytes(run->variant));
-    args.counts = imx_run_counters(run) + merge->done;
+    args.claims = (int32_t *)(imx_run_counters(run) + merge->done);
+    args.counts = imx_run_counters(run) + merge->done + 1;
     return run->m ? imx_run_launch(run, run->stream, ATTEND, &args, sizeof args) : IMBREX_OK;
 }
 

@@ -253,6 +253,7 @@ static void attend(void **state)
                                      .value_dim = shapes[i][1],
                                      .heads = shapes[i][2],
                                      .kv_heads = 1,
+                                     .group = shapes[i][2],
                                      .queries = 1 };
             if (dtype == IMBREX_BF16)
                 try(&imx_kernel_attend, &args);

@@ -45,7 +45,8 @@ enum {
 };
 
 typedef struct imx_attend_args {
-    int heads, kv_heads, head_dim, value_dim, queries, page, heads_first;
+    int heads, kv_heads, group; /* group: heads that share one of the cache */
+    int head_dim, value_dim, queries, page, heads_first;
     int dtype, cache; /* imbrex_dtype: of q and o; of k and v */
     int natural;
     int plan; /* for the fault */
@@ -59,7 +60,8 @@ typedef struct imx_attend_args {
     float *lse;       /* or NULL */
     int splits;       /* GPUs: the most of a sequence */
     float *parts;     /* [rows, heads, splits, value_dim], then their [.., 2] largest and sum */
-    uint32_t *counts; /* [imx_attend_counts] splits that have ended; 0 between launches */
+    uint32_t *counts; /* [imx_attend_counts] splits that have ended; 0 between launches, as is */
+    int32_t *claims;  /* how many items blocks have asked for beyond those that are dealt out */
 } imx_attend_args;
 
 /* Splits of a sequence at most: where the cache has few heads, several blocks are to have work all
@@ -81,8 +83,9 @@ IMX_TEAM_FN int imx_attend_wanted(int kv_heads)
 IMX_TEAM_FN int imx_attend_split(int length, int kv_heads)
 {
     int most = imx_attend_splits_most(kv_heads), wanted = imx_attend_wanted(kv_heads);
-    int few = length < wanted * (most / 8) ? most / 8 : most;
-    int each = (int)(((unsigned)length + (unsigned)few - 1) / (unsigned)few);
+    int few = length < wanted * (most / 8) ? most / 8 : most; /* a power of two */
+    int digits = (most == 32 ? 5 : most == 64 ? 6 : 7) - (few < most ? 3 : 0);
+    int each = (int)(((unsigned)length + (unsigned)few - 1) >> digits);
     each = (each + IMX_ATTEND_TILE - 1) / IMX_ATTEND_TILE * IMX_ATTEND_TILE;
     if (few == most && each < wanted)
         each = wanted;
@@ -115,7 +118,7 @@ IMX_TEAM_FN int imx_attend_rows(const imx_attend_args *args)
  * many sequences. */
 IMX_TEAM_FN int imx_attend_pieces(const imx_attend_args *args)
 {
-    int rows = args->queries * (args->heads / args->kv_heads);
+    int rows = args->queries * args->group;
     return (rows + imx_attend_rows(args) - 1) / imx_attend_rows(args);
 }
 

@@ -48,7 +48,7 @@ static const char *token_at(const attend *p, const void *cache, int64_t t)
 {
     const imx_attend_args *x = p->args;
     int64_t from = p->sequence, element = imx_dtype_size(x->cache);
-    int group = x->heads / x->kv_heads;
+    int group = x->group;
     if (x->page) {
         from = x->pages[p->sequence * x->page_stride + t / x->page];
         t %= x->page;

@@ -21,21 +21,22 @@ static size_t room_for(const form *f, size_t bytes)
     return bytes > taken ? (bytes - taken) / f->stage_bytes : 0;
 }
 
-/* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v.  Small forms can do with the
- * registers that three blocks leave each other.  While one ends a split the others load; but of
- * fewer rounds of blocks the last one is too large a part. */
+/* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v, and q of two splits.  Small
+ * forms can do with the registers that three blocks leave each other.  While one ends a split the
+ * others load; but of fewer rounds of blocks the last one is too large a part. */
 static form heads_form(const imx_attend_args *args, int arch, int sms)
 {
     enum { FOUR = 4, TOKENS = 16, BESIDE = 3, ROUNDS_LEAST = 4 };
     int64_t splits = imx_attend_counts(args) * args->splits;
     bool many = splits >= (int64_t)ROUNDS_LEAST * BESIDE * sms;
     size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
-    int all = args->queries * (args->heads / args->kv_heads);
+    int all = args->queries * args->group, rows = all <= 8 ? 8 : imx_attend_rows(args);
     return (form){
         .threads = FOUR * 32,
-        .rows = all <= 8 ? 8 : imx_attend_rows(args),
+        .rows = rows,
         .beside = many && all <= 8 && dim <= 128 && arch >= 90 ? BESIDE : 2,
         .stage_bytes = FOUR * TOKENS * 2 * dim * element,
+        .other_bytes = 2 * (size_t)rows * dim * 2,
         .declared = 5 << 10,
     };
 }

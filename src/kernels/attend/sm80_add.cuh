@@ -7,8 +7,13 @@
 enum { PAIRS = IMX_VALUES / LANES / 2 }; /* of numbers that a lane has of a row */
 enum {
     IS_SHORT = IMX_THREADS > 256, /* of registers */
-    WANTED = (IS_SHORT ? 16 : 32) / PAIRS,
-    AHEAD = WANTED < 16 ? WANTED : 16 /* splits that are loaded at once */
+    IS_RICH = IMX_THREADS * IMX_BESIDE <= 256 && PAIRS <= 2 && IMX_ROWS <= 8,
+    WANTED = (IS_SHORT  ? 16
+              : IS_RICH ? 64
+                        : 32) /
+             PAIRS,
+    FEW = IS_RICH ? LANES : LANES / 2,
+    AHEAD = WANTED < FEW ? WANTED : FEW /* splits that are loaded at once */
 };
 static_assert(LANES % AHEAD == 0, "they share their weights' lanes");
 
@@ -32,11 +37,12 @@ ATTEND_FN float2 load_pair(const float *at)
     return v;
 }
 
-/* Of the first `count` of AHEAD splits from `part` on. */
-ATTEND_FN void load_parts(const float *part, int count, float2 (&v)[AHEAD][PAIRS])
+/* Of the first `count` splits from `part` on. */
+template <int ahead>
+ATTEND_FN void load_parts(const float *part, int count, float2 (&v)[ahead][PAIRS])
 {
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++)
+    for (int j = 0; j < ahead; j++)
 #pragma unroll
         for (int pair = 0; pair < PAIRS; pair++)
             v[j][pair] =
@@ -44,11 +50,12 @@ ATTEND_FN void load_parts(const float *part, int count, float2 (&v)[AHEAD][PAIRS
 }
 
 /* sum += those; by: of lane `first` and the next ones. */
-ATTEND_FN void add_parts(int first, int count, float by, const float2 (&v)[AHEAD][PAIRS],
+template <int ahead>
+ATTEND_FN void add_parts(int first, int count, float by, const float2 (&v)[ahead][PAIRS],
                          float2 (&sum)[PAIRS])
 {
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
+    for (int j = 0; j < ahead; j++) {
         float with = __shfl_sync(ALL, by, first + j);
         if (j >= count)
             continue;

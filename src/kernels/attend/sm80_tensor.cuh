@@ -9,21 +9,20 @@
  *
  * Each warp loads its own tokens and weighs them for itself, and its loads go on into the next
  * split without a pause.  At a split's end the tile that was weighed last gives its place to the
- * warp's sums, and the four add them, in the warps' order.  That a split has ended is noted; when
- * the block has no more of them, or has noted ROOM, it counts these all at once and adds up over
- * splits what is complete then, so that loads seldom pause for that. */
+ * warp's sums, and the four add them, in the warps' order.  A block's splits are looked up all at
+ * once, a lane each, and up to ROOM of them counted at once, with what is complete added up over
+ * splits then, so that loads seldom pause for either. */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
 #include "sm80_tokens.cuh"
 
 enum {
-    EIGHTS = IMX_ROWS / 8,                                            /* of rows */
-    RING_BYTES = IMX_STAGES * STAGE_BYTES,                            /* of a warp */
-    SIXTEENS = IMX_DIM / 16,                                          /* of v's numbers */
-    KEEPS_Q = IMX_DIM * EIGHTS <= (__CUDA_ARCH__ >= 900 ? 256 : 128), /* in registers, */
-    EARLY_Q = IMX_DIM * EIGHTS <= 128, /* the next split's beside the sums of the one before */
-    ROOM = LANES,                      /* for splits that have ended and are not counted */
+    EIGHTS = IMX_ROWS / 8,                 /* of rows */
+    RING_BYTES = IMX_STAGES * STAGE_BYTES, /* of a warp */
+    Q_AT = WARPS * RING_BYTES,             /* two splits' */
+    SIXTEENS = IMX_DIM / 16,               /* of v's numbers */
+    ROOM = LANES,                          /* for splits */
     /* Rows whose sums a warp leaves at once: a tile has room for so many. */
     ROWS_LEFT = STAGE_BYTES / (IMX_DIM * 4) < IMX_ROWS ? STAGE_BYTES / (IMX_DIM * 4) : IMX_ROWS
 };
@@ -35,56 +34,65 @@ static_assert(WARPS == 4 && EIGHTS * 8 == IMX_ROWS && EIGHTS <= 2 && IMX_DIM == 
 struct heads_room {
     int from[WARPS][IMX_ROWS], to[WARPS][IMX_ROWS]; /* tokens that a row sees, by each for itself */
     float2 weights[WARPS][IMX_ROWS];                /* largest score, sum of weights */
-    work ended[ROOM];                               /* splits that are not counted yet */
+    work splits[ROOM];
     uint32_t last; /* bit i: split i of those was its sequence's last, for that head and piece */
+    int next;      /* item */
 };
 
 /* ---- q --------------------------------------------------------------------------------------- */
 
+enum {
+    Q_ROW_BYTES = IMX_DIM * 2,
+    Q_UNITS = Q_ROW_BYTES / 16,
+    Q_BYTES = IMX_ROWS * Q_ROW_BYTES,
+    Q_LOADS = (IMX_ROWS * Q_UNITS + WARPS * LANES - 1) / (WARPS * LANES) /* of a thread */
+};
+
+ATTEND_SELDOM void put_q(uint32_t to, const uint16_t *from, bool there)
+{
+    shared_store(to, there ? imx_vector_load_any(IMX_DTYPE, from) : make_uint4(0, 0, 0, 0));
+}
+
+/* All threads: a split's rows of q on their way into shared memory; others are zeros. */
+ATTEND_FN void load_q(const imx_attend_args &x, const work &w, uint32_t to)
+{
+    bool aligned = ((uintptr_t)x.q & 15) == 0;
+#pragma unroll
+    for (int n = 0; n < Q_LOADS; n++) {
+        int i = (int)threadIdx.x + n * WARPS * LANES, row = i / Q_UNITS, unit = i % Q_UNITS;
+        if (row >= IMX_ROWS)
+            break;
+        bool is_one = row < rows_of(x, w);
+        const uint16_t *from =
+            (const uint16_t *)x.q + (is_one ? state_of(x, w, row) : 0) * IMX_DIM + unit * 8;
+        uint32_t at = to + (uint32_t)(row * Q_ROW_BYTES + (unit ^ (row & 7)) * 16);
+        if (aligned)
+            copy_async(at, from, is_one ? 16 : 0);
+        else
+            put_q(at, from, is_one);
+    }
+}
+
+ATTEND_FN uint32_t shared_word(uint32_t at)
+{
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+    return word;
+}
+
 /* Of a step's 16 numbers lane t has 2 t, 2 t + 1, and those 8 further; of 8-bit numbers, of which a
  * word has four, 4 t up to 4 t + 4: q is cut as k is. */
-enum { IN_A_ROW = EIGHT ? 4 : 2 };
-
-/* Rows g and g + 8, from this lane's first number on; NULL: there is no such row. */
-struct queries {
-    const uint16_t *row[EIGHTS];
-};
-
-struct q_step {
-    uint32_t b[EIGHTS][2];
-};
-
-ATTEND_FN queries queries_of(const imx_attend_args &x, const work &w)
+ATTEND_FN void read_q(uint32_t q, int step, uint32_t (&to)[EIGHTS][2])
 {
-    queries q;
-    int lane = (int)threadIdx.x % LANES;
-#pragma unroll
-    for (int n = 0; n < EIGHTS; n++) {
-        int row = lane / 4 + 8 * n;
-        q.row[n] = row < rows_of(x, w)
-                       ? (const uint16_t *)x.q + state_of(x, w, row) * IMX_DIM + lane % 4 * IN_A_ROW
-                       : NULL;
-    }
-    return q;
-}
-
-ATTEND_FN uint32_t load_two(const uint16_t *at)
-{
-    uint32_t two;
-    if ((uintptr_t)at & 2)
-        return *(const volatile uint16_t *)at | (uint32_t) * (const volatile uint16_t *)(at + 1)
-                                                    << 16;
-    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(two) : "l"(at) : "memory");
-    return two;
-}
-
-ATTEND_FN void load_q_step(q_step *to, const queries &q, int step)
-{
+    int g = (int)threadIdx.x % LANES / 4, t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < EIGHTS; n++) {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            to->b[n][i] = q.row[n] ? load_two(q.row[n] + step * 16 + i * (EIGHT ? 2 : 8)) : 0;
+        for (int i = 0; i < 2; i++) {
+            int unit = 2 * step + (EIGHT ? t / 2 : i), in = EIGHT ? t % 2 * 8 + i * 4 : t * 4;
+            to[n][i] =
+                shared_word(q + (uint32_t)((g + 8 * n) * Q_ROW_BYTES + (unit ^ g) * 16 + in));
+        }
     }
 }
 
@@ -128,24 +136,20 @@ ATTEND_FN void load_k(uint32_t tile, int step, uint32_t (&a)[2][4])
 }
 
 /* In two sums, as each product waits for the one before. */
-ATTEND_FN void multiply_k(uint32_t tile, const queries &q, const q_step (&kept)[K_STEPS],
-                          float (&score)[EIGHTS][4])
+ATTEND_FN void multiply_k(uint32_t tile, uint32_t q, float (&score)[EIGHTS][4])
 {
     float other[EIGHTS][4] = {};
-#pragma unroll(KEEPS_Q ? K_STEPS : 1)
+#pragma unroll(IMX_DIM <= 128 ? K_STEPS : 2)
     for (int step = 0; step < K_STEPS; step += 2) {
         uint32_t a[2][4];
         load_k(tile, step, a);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            q_step now;
-            if (KEEPS_Q)
-                now = kept[step + i];
-            else
-                load_q_step(&now, q, step + i);
+            uint32_t b[EIGHTS][2];
+            read_q(q, step + i, b);
 #pragma unroll
             for (int n = 0; n < EIGHTS; n++)
-                multiply(i ? other[n] : score[n], a[i], now.b[n][0], now.b[n][1]);
+                multiply(i ? other[n] : score[n], a[i], b[n][0], b[n][1]);
         }
     }
 #pragma unroll
@@ -348,22 +352,66 @@ ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own
 
 /* ---- over splits ----------------------------------------------------------------------------- */
 
-/* The four: counts so many that have ended, and adds up what is complete. */
+/* Rows that a warp adds up at once, if they have few splits: all are on their way together. */
+enum { TOGETHER = IS_RICH ? 4 : PAIRS <= 2 ? 2 : 1, FEW_SPLITS = 8 };
+static_assert(IMX_ROWS % TOGETHER == 0, "they are of one split");
+
+ATTEND_FN void add_rows(const imx_attend_args &x, const work &w, int first)
+{
+    float2 own[TOGETHER], v[TOGETHER][FEW_SPLITS][PAIRS];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        int count = first + i < rows_of(x, w) ? w.splits : 0;
+        int64_t state = count ? state_of(x, w, first + i) : 0;
+        load_parts(part_of(x, state, 0) + (int)threadIdx.x % LANES * 2, count, v[i]);
+        own[i] = load_weight(x, state, 0, count);
+    }
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        float2 sum[PAIRS] = {};
+        float most = own[i].x;
+#pragma unroll
+        for (int step = 16; step; step /= 2)
+            most = fmaxf(most, __shfl_xor_sync(ALL, most, step));
+        float by = own[i].y == 0 ? 0 : weight(own[i].x, most);
+        float all = own[i].y == 0 ? 0 : own[i].y * by;
+#pragma unroll
+        for (int step = 16; step; step /= 2)
+            all += __shfl_xor_sync(ALL, all, step);
+        add_parts(0, w.splits, by, v[i], sum);
+        if (first + i < rows_of(x, w))
+            put_row(x, state_of(x, w, first + i), most, all, sum);
+    }
+}
+
+/* The four: adds up over the splits of whatever `last` has a bit for. */
+ATTEND_FN void add_complete(const imx_attend_args &x, const work *splits, uint32_t last)
+{
+    int warp = (int)threadIdx.x / LANES, turn = warp; /* whose turn it is, counted from this one */
+    for (; last; last &= last - 1, turn += IMX_ROWS / TOGETHER) {
+        const work w = splits[__ffs((int)last) - 1];
+        if (TOGETHER > 1 && w.splits <= FEW_SPLITS) {
+            for (int row = turn % WARPS * TOGETHER; row < rows_of(x, w); row += WARPS * TOGETHER)
+                add_rows(x, w, row);
+        } else {
+            for (int row = warp; row < rows_of(x, w); row += WARPS)
+                add_row(x, w, row);
+        }
+    }
+}
+
+/* The four: counts the first of room->splits, which have ended. */
 ATTEND_FN void add_ended(const imx_attend_args &x, heads_room *room, int count)
 {
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
-    __syncthreads();
     if (warp == 0) {
-        uint32_t last = __ballot_sync(ALL, lane < count && has_ended(x, room->ended[lane]));
+        uint32_t last = __ballot_sync(ALL, lane < count && has_ended(x, room->splits[lane]));
         if (lane == 0)
             room->last = last;
     }
     __syncthreads();
-    for (uint32_t last = room->last; last; last &= last - 1) {
-        const work w = room->ended[__ffs((int)last) - 1];
-        for (int row = warp; row < rows_of(x, w); row += WARPS)
-            add_row(x, w, row);
-    }
+    if (room->last)
+        add_complete(x, room->splits, room->last);
 }
 
 /* ---- splits ---------------------------------------------------------------------------------- */
@@ -374,80 +422,115 @@ ATTEND_FN int after(int stage)
     return stage + 1 == IMX_STAGES ? 0 : stage + 1;
 }
 
-/* Which tokens an item has, and its q. */
-ATTEND_FN void begin_split(const imx_attend_args &x, const items &all, int item, work *w,
-                           queries *q, q_step (&kept)[K_STEPS])
+/* A split's q comes while the one before is attended to. */
+ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watch, const works &all,
+                             heads_room *room)
 {
-    *w = narrowed(x, work_of(x, all.first, all.upto, item));
-    *q = queries_of(x, *w);
-    if (KEEPS_Q) {
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
+    char *rings = (char *)imx_attend_shared;
+    uint32_t shared = (uint32_t)__cvta_generic_to_shared(rings), ring = shared + warp * RING_BYTES;
+    const uintptr_t places =
+        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
+    const bool all_see = !x.hidden && !x.visible;
+    float scale = scale_of(x);
+    loader l;
+    l.item = 0;
+    l.together = (places & 15) == 0 && x.page % TOKENS == 0;
+    l.apart = (x.heads_first ? 1 : x.kv_heads) * ROW_BYTES;
+    find_tokens(x, all, &l);
+    load_q(x, all.of[0], shared + Q_AT);
+    commit();
+    for (int i = 0; i < IMX_STAGES - 1; i++)
+        load_tile(x, watch, all, &l, ring + (uint32_t)(i * STAGE_BYTES));
+    int into = IMX_STAGES - 1;
+    wait_but<IMX_STAGES - 1>();
+    __syncthreads(); /* q is here */
+    for (int i = 0; i < all.count; i++) {
+        const work w = narrowed(x, all.of[i]);
+        uint32_t q = shared + (uint32_t)(Q_AT + i % 2 * Q_BYTES);
+        if (i + 1 < all.count) /* nobody reads the q of split i - 1 any more */
+            load_q(x, all.of[i + 1], shared + (uint32_t)(Q_AT + (i + 1) % 2 * Q_BYTES));
+        lane_sums own = {};
+        if (lane < IMX_ROWS)
+            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
 #pragma unroll
-        for (int step = 0; step < K_STEPS; step++)
-            load_q_step(&kept[step], *q, step);
+        for (int j = 0; j < 2 * EIGHTS; j++)
+            own.most[j / 2][j % 2] = NONE;
+        int left = steps_of(w);
+        if (left < IMX_STAGES) /* else the steps' own waits are enough for q */
+            wait_all();
+        for (int first = w.first + warp * TOKENS; left; left--, first += STEP) {
+            wait_stage();
+            __syncwarp();
+            load_tile(x, watch, all, &l, ring + (uint32_t)(into * STAGE_BYTES));
+            uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
+            float score[EIGHTS][4] = {};
+            multiply_k(tile, q, score);
+            see(x, room, scale, first, all_see && first + TOKENS <= w.end, score);
+            weigh(&own, score);
+            multiply_v(tile + HALF_BYTES, score, &own);
+            stage = after(stage);
+            into = after(into);
+        }
+        end_split(x, w, &own, (float *)(rings + into * STAGE_BYTES), room);
     }
+}
+
+/* ---- who has which --------------------------------------------------------------------------- */
+
+/* Items that are dealt out in turns.  Where there are many, the last ones go to whoever is free,
+ * since some SMs read faster than others. */
+ATTEND_FN int dealt_of(const imx_attend_args &x, int items)
+{
+    enum { ROUNDS_LEAST = 4 };
+    int blocks = (int)gridDim.x, rounds = items / blocks;
+    return rounds < ROUNDS_LEAST || x.sequences > CHUNK ? items : rounds / 2 * blocks;
+}
+
+/* One thread: the next of those, from 0 on. */
+ATTEND_FN int claim(const imx_attend_args &x)
+{
+    int before;
+    asm volatile("atom.add.relaxed.gpu.global.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(x.claims)
+                 : "memory");
+    return before;
 }
 
 /* A block's items of a chunk. */
 ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
 {
     __shared__ heads_room room;
-    int count = 0; /* of room.ended */
-    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
-    char *rings = (char *)imx_attend_shared;
-    uint32_t ring = (uint32_t)__cvta_generic_to_shared(rings) + warp * RING_BYTES;
-    const uintptr_t places =
-        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
-    const bool all_see = !x.hidden && !x.visible;
-    float scale = scale_of(x);
-    loader l;
-    l.item = all.next;
-    l.together = (places & 15) == 0 && x.page % TOKENS == 0;
-    l.apart = (x.heads_first ? 1 : x.kv_heads) * ROW_BYTES;
-    find_tokens(x, all, &l);
-    for (int i = 0; i < IMX_STAGES - 1; i++)
-        load_tile(x, watch, all, &l, ring + (uint32_t)(i * STAGE_BYTES));
-    int into = IMX_STAGES - 1;
-    work w = {};
-    queries q = {};
-    q_step kept[K_STEPS];
-    int item = all.next;
-    if (item < all.end)
-        begin_split(x, all, item, &w, &q, kept);
-    while (item < all.end) {
-        lane_sums own = {};
-        if (lane < IMX_ROWS)
-            look(x, w, lane, &room.from[warp][lane], &room.to[warp][lane]);
-#pragma unroll
-        for (int i = 0; i < 2 * EIGHTS; i++)
-            own.most[i / 2][i % 2] = NONE;
-        for (int first = w.first + warp * TOKENS, i = steps_of(w); i; i--, first += STEP) {
-            wait_stage();
-            __syncwarp();
-            load_tile(x, watch, all, &l, ring + (uint32_t)(into * STAGE_BYTES));
-            uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
-            float score[EIGHTS][4] = {};
-            multiply_k(tile, q, kept, score);
-            see(x, &room, scale, first, all_see && first + TOKENS <= w.end, score);
-            weigh(&own, score);
-            multiply_v(tile + HALF_BYTES, score, &own);
-            stage = after(stage);
-            into = after(into);
+    int blocks = (int)gridDim.x, dealt = dealt_of(x, all.end), i = (int)threadIdx.x;
+    int ended = 0, claimed = 0;
+    for (int next = all.next; next < all.end;) {
+        int left = next < dealt ? (dealt - next + blocks - 1) / blocks : 1;
+        int count = left < ROOM - ended ? left : ROOM - ended;
+        work *splits = room.splits + ended;
+        __syncthreads(); /* room is no longer read */
+        if (i < count)
+            splits[i] = work_of(x, all.first, all.upto, next + i * blocks);
+        __syncthreads();
+        next += count * blocks;
+        bool claims = dealt < all.end && next >= dealt;
+        if (claims && i == 0)
+            claimed = claim(x); /* comes meanwhile */
+        attend_splits(x, watch, { count, splits }, &room);
+        ended += count;
+        if (claims) {
+            if (i == 0)
+                room.next = dealt + claimed;
+            if (i == 0 && claimed == all.end - dealt + blocks - 1) /* each block has had its last */
+                *x.claims = 0;
+            __syncthreads();
+            next = room.next;
         }
-        const work ended = w;
-        item += (int)gridDim.x;
-        if (EARLY_Q && item < all.end)
-            begin_split(x, all, item, &w, &q, kept);
-        end_split(x, ended, &own, (float *)(rings + into * STAGE_BYTES), &room);
-        if (threadIdx.x == 0)
-            room.ended[count] = ended;
-        if (++count == ROOM) {
-            add_ended(x, &room, count);
-            count = 0;
+        if (ended == ROOM || next >= all.end) {
+            add_ended(x, &room, ended);
+            ended = 0;
         }
-        if (!EARLY_Q && item < all.end)
-            begin_split(x, all, item, &w, &q, kept);
     }
-    add_ended(x, &room, count);
 }
 
 #endif /* IMX_ATTEND_SM80_TENSOR_CUH */

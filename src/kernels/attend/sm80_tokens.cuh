@@ -51,6 +51,12 @@ ATTEND_FN int steps_of(const work &w)
 
 /* ---- loads ----------------------------------------------------------------------------------- */
 
+/* Splits that a block works on, in shared memory. */
+struct works {
+    int count;
+    const work *of;
+};
+
 /* What a warp loads next. */
 struct loader {
     work w;
@@ -74,11 +80,11 @@ ATTEND_FN void look_up(const imx_attend_args &x, loader *l)
 }
 
 /* From l->item on, the first one with tokens. */
-ATTEND_FN void find_tokens(const imx_attend_args &x, const items &all, loader *l)
+ATTEND_FN void find_tokens(const imx_attend_args &x, const works &all, loader *l)
 {
     l->left = 0;
-    for (; l->item < all.end && !l->left; l->item += (int)gridDim.x) {
-        l->w = narrowed(x, work_of(x, all.first, all.upto, l->item));
+    for (; l->item < all.count && !l->left; l->item++) {
+        l->w = narrowed(x, all.of[l->item]);
         l->left = steps_of(l->w);
     }
     if (l->left) {
@@ -107,11 +113,11 @@ ATTEND_FN void load_together(const imx_attend_args &x, const loader &l, int64_t 
     }
 }
 
-/* own: this lane's token. */
-ATTEND_FN void load_apart(const imx_attend_args &x, const loader &l, int64_t own, uint32_t tile)
+/* own: this lane's token, the first of `there`. */
+ATTEND_SELDOM void load_apart(const imx_attend_args &x, int there, int64_t own, uint32_t tile)
 {
     int lane = (int)threadIdx.x % LANES, unit = lane % UNITS;
-    own = l.next + lane % TOKENS < l.w.end ? own : -1;
+    own = lane % TOKENS < there ? own : -1;
 #pragma unroll 1
     for (int i = 0; i < TOKENS; i += AT_ONCE) {
         int row = i + lane / UNITS;
@@ -125,7 +131,7 @@ ATTEND_FN void load_apart(const imx_attend_args &x, const loader &l, int64_t own
 }
 
 /* The next tile of this warp into a stage; tokens from w.end on are zeros. */
-ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const items &all,
+ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const works &all,
                          loader *l, uint32_t tile)
 {
     if (l->left) {
@@ -133,7 +139,7 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, c
         if (l->together)
             load_together(x, *l, at, tile);
         else
-            load_apart(x, *l, at, tile);
+            load_apart(x, l->w.end - l->next, at, tile);
         l->next += STEP;
         if (--l->left)
             look_up(x, l);

@@ -129,10 +129,20 @@ ATTEND_FN void commit(void)
     asm volatile("cp.async.commit_group;" : : : "memory");
 }
 
-/* Until all but the newest IMX_STAGES - 2 groups of this thread are here. */
+/* Until all but so many, the newest groups of this thread, are here. */
+template <int newest> ATTEND_FN void wait_but(void)
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(newest) : "memory");
+}
+
 ATTEND_FN void wait_stage(void)
 {
-    asm volatile("cp.async.wait_group %0;" : : "n"(IMX_STAGES - 2) : "memory");
+    wait_but<IMX_STAGES - 2>();
+}
+
+ATTEND_FN void wait_all(void)
+{
+    asm volatile("cp.async.wait_all;" : : : "memory");
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */

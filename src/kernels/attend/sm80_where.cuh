@@ -7,7 +7,9 @@
 #include "../vector.cuh"
 #include "args.h"
 
-#define ATTEND_FN static __device__ __forceinline__
+#define ATTEND_FN     static __device__ __forceinline__
+/* What is seldom run: beside the loops of tiles it would push these out of the cache for code. */
+#define ATTEND_SELDOM static __device__ __noinline__
 
 enum { LANES = 32, WARPS = IMX_THREADS / LANES };
 enum : unsigned { ALL = 0xffffffff };
@@ -32,23 +34,35 @@ struct items {
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-static __device__ __noinline__ void complain(const imx_attend_args &x, const imbrexd_watch &watch,
-                                             int kind, int sequence, int64_t have, int64_t want)
+ATTEND_SELDOM void complain(const imx_attend_args &x, const imbrexd_watch &watch, int kind,
+                            int sequence, int64_t have, int64_t want)
 {
     imbrexd_wait_point point = { x.plan, 0, watch.rank, sequence };
     imbrexd_fault_raise(&watch, kind, point, (uint64_t)have, (uint64_t)want);
 }
 
-ATTEND_FN int length_of(const imx_attend_args &x, int sequence)
+/* As it counts: what the caller says may be beyond. */
+ATTEND_FN int length_of(const imx_attend_args &x, int said)
 {
-    int64_t length = x.lengths[sequence], most = imx_attend_most(&x);
-    return (int)(length < 0 ? 0 : length < most ? length : most);
+    int64_t most = imx_attend_most(&x);
+    return said < 0 ? 0 : said < most ? said : (int)most;
 }
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 
+ATTEND_SELDOM int splits_of(const imx_attend_args &x, int length)
+{
+    return imx_attend_splits(length, x.kv_heads);
+}
+
 /* Sequences that are counted together: some 500. */
 enum { EACH_COUNTS = (512 + IMX_THREADS - 1) / IMX_THREADS, CHUNK = EACH_COUNTS * IMX_THREADS };
+
+/* Sequences of the chunk that begins at `first`. */
+ATTEND_FN int chunk_of(const imx_attend_args &x, int first)
+{
+    return x.sequences - first < CHUNK ? (int)x.sequences - first : CHUNK;
+}
 
 /* upto[i]: splits of sequences `first` up to and with first + i.  Returns all of them. */
 ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch, int first,
@@ -56,14 +70,19 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
 {
     __shared__ int warps[WARPS];
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
-    int own[EACH_COUNTS], sum = 0, before = 0;
+    int count = chunk_of(x, first), each = (count + IMX_THREADS - 1) / IMX_THREADS;
+    int own[EACH_COUNTS], sum = 0, before = 0, begin = (int)threadIdx.x * each;
+#pragma unroll
+    for (int i = 0; i < EACH_COUNTS; i++)
+        own[i] = i < each && begin + i < count ? x.lengths[first + begin + i] : 0;
+#pragma unroll
     for (int i = 0; i < EACH_COUNTS; i++) {
-        int at = first + (int)threadIdx.x * EACH_COUNTS + i;
-        if (at < x.sequences) {
-            int length = length_of(x, at);
-            if (blockIdx.x == 0 && length != x.lengths[at])
-                complain(x, watch, IMBREXD_FAULT_LENGTH, at, x.lengths[at], imx_attend_most(&x));
-            sum += imx_attend_splits(length, x.kv_heads);
+        if (i < each && begin + i < count) {
+            int length = length_of(x, own[i]);
+            if (blockIdx.x == 0 && length != own[i])
+                complain(x, watch, IMBREXD_FAULT_LENGTH, first + begin + i, own[i],
+                         imx_attend_most(&x));
+            sum += splits_of(x, length);
         }
         own[i] = sum;
     }
@@ -79,17 +98,20 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
     __syncthreads();
     for (int i = 0; i < warp; i++)
         before += warps[i];
-    for (int i = 0; i < EACH_COUNTS; i++)
-        upto[(int)threadIdx.x * EACH_COUNTS + i] = before + scan - sum + own[i];
+#pragma unroll
+    for (int i = 0; i < EACH_COUNTS; i++) {
+        if (i < each && begin + i < count)
+            upto[begin + i] = before + scan - sum + own[i];
+    }
     __syncthreads();
-    return upto[CHUNK - 1];
+    return upto[count - 1];
 }
 
 /* Blocks side by side have the heads and pieces of the same tokens. */
-ATTEND_FN work work_of(const imx_attend_args &x, int first, const int *upto, int item)
+ATTEND_SELDOM work work_of(const imx_attend_args &x, int first, const int *upto, int item)
 {
     int pieces = imx_attend_pieces(&x), beside = x.kv_heads * pieces;
-    int split = item / beside, at = item % beside, low = 0, high = CHUNK - 1;
+    int split = item / beside, at = item % beside, low = 0, high = chunk_of(x, first) - 1;
     while (low < high) {
         int middle = (low + high) / 2;
         if (upto[middle] > split)
@@ -98,7 +120,7 @@ ATTEND_FN work work_of(const imx_attend_args &x, int first, const int *upto, int
             low = middle + 1;
     }
     work w = { first + low, at / pieces, at % pieces, split - (low ? upto[low - 1] : 0) };
-    w.length = length_of(x, w.sequence);
+    w.length = length_of(x, x.lengths[w.sequence]);
     w.splits = imx_attend_splits(w.length, x.kv_heads);
     int each = (int)imx_attend_split(w.length, x.kv_heads);
     w.first = w.split * each;
@@ -111,21 +133,21 @@ ATTEND_FN work work_of(const imx_attend_args &x, int first, const int *upto, int
 /* Rows of a piece: each a query and a head of q. */
 ATTEND_FN int rows_of(const imx_attend_args &x, const work &w)
 {
-    int rows = x.queries * (x.heads / x.kv_heads) - w.piece * imx_attend_rows(&x);
+    int rows = x.queries * x.group - w.piece * imx_attend_rows(&x);
     return rows < imx_attend_rows(&x) ? rows : imx_attend_rows(&x);
 }
 
 /* The row of [sequences, queries] that row i of the piece is of, and of [.., heads]. */
 ATTEND_FN int64_t query_of(const imx_attend_args &x, const work &w, int i)
 {
-    int group = x.heads / x.kv_heads;
-    return (int64_t)w.sequence * x.queries + (w.piece * imx_attend_rows(&x) + i) / group;
+    int at = w.piece * imx_attend_rows(&x) + i;
+    return (int64_t)w.sequence * x.queries + at / x.group;
 }
 
 ATTEND_FN int64_t state_of(const imx_attend_args &x, const work &w, int i)
 {
-    int group = x.heads / x.kv_heads, at = w.piece * imx_attend_rows(&x) + i;
-    return query_of(x, w, i) * x.heads + w.head * group + at % group;
+    int at = w.piece * imx_attend_rows(&x) + i;
+    return query_of(x, w, i) * x.heads + w.head * x.group + at % x.group;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
