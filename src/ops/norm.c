@@ -71,8 +71,9 @@ static void lay_out(const imx_variant *variant, imx_needs *needs)
 /* Whether a GPU's kernel that adds the rows of a sum, or brings them, norms them, too. */
 static bool norms_in_kernel(const imx_algorithm *a, const imx_shape *shape, bool shard_residual)
 {
-    bool fits =
-        a->stores ? shape->n <= IMX_PUSH_NORM_COLUMNS : row_bytes(shape) <= IMX_LL_ROW_BYTES;
+    size_t row = row_bytes(shape);
+    bool fits = a->stores ? shape->n <= IMX_PUSH_NORM_COLUMNS
+                          : row <= IMX_LL_ROW_BYTES && (size_t)shape->m * row < IMX_LL_NORM_BYTES;
     return a->norms && !shard_residual && shape->n > 0 && fits;
 }
 
@@ -84,15 +85,15 @@ bool imx_norm_in_kernel(const imx_variant *variant)
         return false;
     const imbrex_norm norm = norm_of(plan->op, plan->desc);
     return has_kernel(&norm) &&
-           norms_in_kernel(variant->algorithm, &plan->shape, norm.shard_residual);
+           norms_in_kernel(variant->algorithm, &variant->shape, norm.shard_residual);
 }
 
-/* Four ways to memory, the residual's among them, and, of a kernel of its own, a start behind the
- * sum: fitted to two and four H200s, up to 1024 rows of 8192. */
+/* What rows take at memory's rate, the residual among it, and, of a kernel of its own, a start
+ * behind the sum: fitted to two and four H200s, up to 1024 rows of 8192. */
 static double cost(const imx_op *op, const imx_algorithm *a, const imx_problem *p,
                    const imx_rates *rates)
 {
-    static const double where_added = 2.3, beside = 14, alone = 4.5;
+    static const double where_added = 2.3, beside = 12, alone = 4.5;
     const imx_shape *shape = &p->in->shape;
     bool all = result_row(op)->own[IMX_FIELD_DIMS] == IMX_ROWS;
     double rows = (double)shape->m / (all ? 1 : p->in->ranks);
@@ -102,7 +103,7 @@ static double cost(const imx_op *op, const imx_algorithm *a, const imx_problem *
     if (in_kernel && a->stores)
         return beside;
     return (in_kernel ? where_added : alone) +
-           (in_kernel ? 6 : 4) * rows * (double)row_bytes(shape) / rates->memory;
+           (in_kernel ? 4 : 1.2) * rows * (double)row_bytes(shape) / rates->memory;
 }
 
 imx_norm_args imx_norm_largest(const imx_variant *variant, int64_t m)

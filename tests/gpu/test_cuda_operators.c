@@ -213,11 +213,12 @@ static imbrex_status plan_normed(imbrex_group *group, imbrex_coll_desc desc, boo
     return imbrex_plan_all_reduce(group, &desc, plan);
 }
 
-/* Whether the algorithm is chosen or named.  Short rows take no more memory. */
+/* Whether the algorithm is chosen or named, but of many rows.  Short rows take no more memory. */
 static int norm_with_sums(imbrex_group *group, void *ctx)
 {
     static const char *const names[] = { NULL, "ll", "ll2" };
     const imbrex_coll_desc few = { .m = 4, .n = 4096 }, narrow = { .m = 512, .n = 64 };
+    const imbrex_coll_desc many = { .m = 1024, .n = 8192 };
     imbrex_plan *plan, *normed;
     (void)ctx;
     for (int i = 0; i < 3; i++) {
@@ -229,6 +230,10 @@ static int norm_with_sums(imbrex_group *group, void *ctx)
         imbrex_plan_destroy(plan);
     }
     for (int i = 1; i < 3; i++) {
+        RANK_OK(plan_normed(group, many, true, names[i], &plan));
+        RANK_CHECK(plan->variants[0].kernels[IMX_KERNELS - 1], "\"%s\": norms many rows, too",
+                   names[i]);
+        imbrex_plan_destroy(plan);
         RANK_OK(plan_normed(group, narrow, false, names[i], &plan));
         RANK_OK(plan_normed(group, narrow, true, names[i], &normed));
         size_t without = imx_describe_facts(plan).symmetric_bytes;

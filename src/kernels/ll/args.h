@@ -78,6 +78,8 @@ enum {
     IMX_LL_UNITS = 8,
     IMX_LL_LINE = 120,
     IMX_LL_ROW_BYTES = 32 << 10, /* of a row that is normed, at most */
+    IMX_LL_NORM_BYTES = 4 << 20, /* fewer in all: a block has a row after the other, and of two of
+                                    16 KB a kernel behind has them normed sooner */
     IMX_LL_PIECES = 8,           /* of a row, at most: blocks of a cluster */
     IMX_LL_BLOCKS = 128,         /* that rows are spread over while they are few: */
     IMX_LL_BLOCKS_APART = 112,   /* by more than two a row, so many: a cluster is on SMs that are
