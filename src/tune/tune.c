@@ -173,6 +173,12 @@ static bool is_summable(const imx_tune_input *in, int blocks)
     return in->scatters && in->ranks <= IMX_TEAM_MOST && in->alike && blocks <= in->workers;
 }
 
+/* Where tiles have rows of several ranks, slices of k are of 16 bits. */
+static bool is_gathered_at_once(const imx_tune_input *in)
+{
+    return !in->scatters && imx_dtype_is_8bit(in->shape.dtype);
+}
+
 /* Where tiles end: with each rank's rows; nowhere, though rows come chunk by chunk; nowhere. */
 typedef enum cuts { APART, OVER_CHUNKS, TOGETHER } cuts;
 
@@ -245,6 +251,15 @@ static bool sums_tiles(const imx_tune_input *in, const imx_tiling *t, int blocks
     return are_one_wave(in, t, blocks);
 }
 
+/* Whether 8-bit rows of a, which without being cut all come before the first tile, may come beneath
+ * a wave that has other ranks' tiles, too: if blocks that begin with these have a tile less. */
+static bool are_late_ones_short(const imx_tune_input *in, const imx_tiling *t, int64_t own,
+                                int blocks)
+{
+    int64_t last = own * in->ranks % tiles_at_once(t, blocks);
+    return is_gathered_at_once(in) && last > 0 && last <= own;
+}
+
 /* Of rows that are few, but not very few, cutting at the ranks' rows is better where it takes no
  * more waves, or less time than what comes by slices of k, and those of one rank are a wave, under
  * which the next rank's come or the last one's leave: less only where peers would have to read what
@@ -260,6 +275,7 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
     if (in->scatters && apart.sm90.cluster_m == 1)
         return false;
     if (10 * own < 9 * tiles_at_once(&apart, blocks) &&
+        !are_late_ones_short(in, &apart, own, blocks) &&
         (!in->scatters || sums_tiles(in, &together, blocks)))
         return false;
     int64_t all = tiles_in(&together, m, n);
@@ -294,7 +310,8 @@ static bool is_better_summed(const imx_tune_input *in, int64_t rows, int blocks)
 
 static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
 {
-    bool by_memory = !in->scatters && in->memory_gb_s > 0 && reads_b_again(in);
+    bool by_memory =
+        !in->scatters && !is_gathered_at_once(in) && in->memory_gb_s > 0 && reads_b_again(in);
     int share = by_memory ? (int)imx_max(SPANNING_SHARD_READ, SPANNING_GATHERED / in->memory_gb_s)
                           : SPANNING_SHARD_CUDA;
     if (!is_spanning(in, in->shape.m, SPANNING_ROWS_CUDA))

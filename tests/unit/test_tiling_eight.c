@@ -122,9 +122,40 @@ static void tiles_of_8_bits_are_of_one_rank(void **state)
     assert_false(imx_tune_config(&in).spans_chunks);
 }
 
+/* Few rows that come before the first tile come beneath own ones instead, where blocks that have
+ * none of these have a tile less. */
+static void few_rows_come_beneath_own_tiles(void **state)
+{
+    (void)state;
+    imx_tune_input in = { .shape = { .m = 512,
+                                     .n = 14336,
+                                     .k = 8192,
+                                     .dtype = IMBREX_E4M3,
+                                     .out = IMBREX_BF16,
+                                     .layout = IMBREX_NK,
+                                     .scaling = IMBREX_PER_BLOCK },
+                          .product = true,
+                          .ranks = 2,
+                          .nodes = 1,
+                          .arch = 90,
+                          .shared_bytes = 232448,
+                          .memory_gb_s = 4800,
+                          .rates = tuned_rates(),
+                          .workers = SMS,
+                          .sharers = 1 };
+    assert_false(imx_tune_config(&in).spanning);
+    in.shape.n = 12288; /* 96 own tiles, and 60 behind the first wave */
+    assert_false(imx_tune_config(&in).spanning);
+    in.shape.n = 7168; /* one wave of both ranks' */
+    assert_true(imx_tune_config(&in).spanning);
+    in.shape.n = 14336, in.shape.dtype = IMBREX_BF16, in.shape.scaling = 0;
+    assert_true(imx_tune_config(&in).spanning);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(few_rows_come_beneath_own_tiles),
         cmocka_unit_test(tiles_of_8_bits),
         cmocka_unit_test(forms_of_8_bits),
         cmocka_unit_test(shapes_take_tiles),
