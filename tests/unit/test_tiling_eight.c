@@ -74,22 +74,31 @@ static void forms_of_8_bits(void **state)
     assert_false(imx_tiling_hooks(90, 4096, 4096, IMBREX_E4M3, IMBREX_NK));
 }
 
-/* Wide tiles where there are many rows, narrow ones for all blocks where there are few. */
+/* Wide tiles where there are many rows, narrow ones for all blocks where there are few.  Of those
+ * that leave two share b. */
 static void shapes_take_tiles(void **state)
 {
     (void)state;
     static const struct {
         int64_t m, n, k;
-        int rows, cols;
-    } shapes[] = { { 8192, 7168, 8192, 128, 256 }, { 4096, 7168, 8192, 128, 256 },
-                   { 2048, 7168, 8192, 256, 128 }, { 1000, 7168, 8192, 128, 256 },
-                   { 512, 7168, 8192, 128, 256 },  { 1024, 6144, 8192, 128, 192 },
-                   { 64, 7168, 8192, 64, 64 },     { 64, 14336, 8192, 64, 128 },
-                   { 128, 7168, 8192, 128, 64 } };
+        int ranks, scatters, rows, cols;
+    } shapes[] = {
+        { 8192, 7168, 8192, 1, 0, 128, 256 },  { 4096, 7168, 8192, 1, 0, 128, 256 },
+        { 2048, 7168, 8192, 1, 0, 256, 128 },  { 1000, 7168, 8192, 1, 0, 128, 256 },
+        { 512, 7168, 8192, 1, 0, 128, 256 },   { 1024, 6144, 8192, 1, 0, 128, 192 },
+        { 64, 7168, 8192, 1, 0, 64, 64 },      { 64, 14336, 8192, 1, 0, 64, 128 },
+        { 128, 7168, 8192, 1, 0, 128, 64 },    { 8192, 14336, 8192, 2, 0, 128, 256 },
+        { 2048, 14336, 8192, 2, 0, 128, 256 }, { 8192, 8192, 14336, 2, 1, 256, 256 },
+        { 2048, 8192, 14336, 2, 1, 256, 256 },
+    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        imx_sm90_input in = {
-            .m = shapes[i].m, .n = shapes[i].n, .k = shapes[i].k, .ranks = 1, .sms = SMS, .eight = 1
-        };
+        imx_sm90_input in = { .m = shapes[i].m,
+                              .n = shapes[i].n,
+                              .k = shapes[i].k,
+                              .ranks = shapes[i].ranks,
+                              .sms = SMS,
+                              .eight = 1,
+                              .scatters = shapes[i].scatters };
         imx_sm90_config c = imx_sm90_tune(&in);
         if (c.tile_rows != shapes[i].rows || c.tile_cols != shapes[i].cols)
             fail_msg("shape %zu: tiles of %d x %d", i, c.tile_rows, c.tile_cols);

@@ -380,10 +380,12 @@ static imx_sm90_config eight(const imx_sm90_input *in, int64_t rows)
     int64_t least = 0;
     for (size_t i = 0; i < sizeof candidates_eight / sizeof *candidates_eight; i++) {
         const candidate *c = &candidates_eight[i];
-        bool beside =
-            in->ranks > 1 || in->scatters; /* what travels wants memory's bandwidth, too */
+        /* What travels wants memory's bandwidth, too: but where b is read for wide tiles that stay
+         * here, there is enough. */
+        bool beside = in->ranks > 1 || in->scatters;
         if (rows <= ROWS_FEW ? c->cluster_m > 1
-                             : beside && c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
+                             : beside && c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW &&
+                                   (in->scatters || c->tile_n <= EIGHT_FEW))
             continue;
         if (c->tile_n > EIGHT_STORED && (in->n % 8 || (in->scatters && c->cluster_m == 1)))
             continue;
