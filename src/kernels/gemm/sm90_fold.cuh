@@ -17,9 +17,9 @@
 #include "team.cuh"
 
 enum {
-    /* What a lane of the idle warps has under way.  Where b is [k, n], or of 8 bits, the widest
-     * tiles' consumers leave it no registers for more. */
-    FOLD_LOADS = (B_KN || EIGHT) && IMX_TILE_N > 224 ? 4 : 8,
+    /* What a lane of the idle warps has under way.  Where b is [k, n], or of 8 bits, wide tiles'
+     * consumers leave it no registers for more. */
+    FOLD_LOADS = (B_KN && IMX_TILE_N > 224) || (EIGHT && IMX_TILE_N > 160) ? 4 : 8,
     UNITS = IMX_TILE_N / UNIT_COLS,
     /* What holds a fold up is the way to memory, so many loads are under way: of so many parts, of
      * so many units. */
