@@ -129,12 +129,14 @@ static bool can_scatter_push(const imx_problem *p, imx_text *why_not)
                   why_not);
 }
 
+/* All blocks make tiles for a peer at the same time: what of these leaves before the next ones'
+ * products, nothing hides. */
 static double scatter_push_cost(const imx_problem *p, const imx_rates *rates)
 {
-    double sending = p->sent / rates->store;
+    double sending = p->sent / rates->store, alone = p->config->halved ? sending / 2 : 0;
     if (!p->config->pushes_beside) /* those that multiply send */
         return 12 + 3.3 * sending;
-    return 10 + 0.2 * sending + imx_cost_left(sending, p->covering);
+    return 10 + 0.2 * sending + alone + imx_cost_left(sending - alone, p->covering);
 }
 
 static imx_gemm_args scatter_push_args(const imx_variant *variant, int64_t m)

@@ -361,6 +361,7 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
         config->group =
             clamp(imx_max(rows, BAND_ROWS_GATHERED) / tiling.tile_rows, 1, tiling.group);
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
+    config->halved = config->pushes_beside && tiling.sm90.halved;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
     config->summable = config->spanning && is_summable(in, config->blocks);
     config->reduce_push = config->spanning && sums_tiles(in, &tiling, config->blocks);

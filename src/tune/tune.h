@@ -70,6 +70,7 @@ typedef struct imx_config {
     bool pushes_beside;  /* the kernel that multiplies pushes rows beneath its products; else all
                             its warps do, before the first tile */
     bool passes;         /* spanning: rows of a go slice by slice, by way of an inbox */
+    bool halved;         /* half of each tile leaves before the next one's products begin */
     int push_pace[2];    /* clock cycles, on a GPU, for 64 KB that a product's kernel pushes, to the
                           peer that needs them first and to the others; spanning: [0] between the
                           begins of slices; 0: any */

@@ -161,11 +161,51 @@ static void few_rows_come_beneath_own_tiles(void **state)
     assert_true(imx_tune_config(&in).spanning);
 }
 
+/* How gemm_rs of m x 8192 x 14336 of each of two ranks with blocks' scales goes. */
+static const char *way_of(int64_t m, double store)
+{
+    imx_rates rates = *tuned_rates();
+    rates.store *= store;
+    imx_tune_input in = { .shape = { .m = m,
+                                     .n = 8192,
+                                     .k = 14336,
+                                     .dtype = IMBREX_E4M3,
+                                     .out = IMBREX_BF16,
+                                     .layout = IMBREX_NK,
+                                     .scaling = IMBREX_PER_BLOCK },
+                          .product = true,
+                          .scatters = true,
+                          .alike = true,
+                          .ranks = 2,
+                          .nodes = 1,
+                          .arch = 90,
+                          .shared_bytes = 232448,
+                          .memory_gb_s = 4800,
+                          .rates = &rates,
+                          .workers = SMS,
+                          .sharers = 1 };
+    imx_config config = imx_tune_config(&in);
+    assert_int_equal(config.halved, config.tile_cols == 256);
+    return imx_choose(&imx_op_gemm_rs, &in, &config).algorithm;
+}
+
+/* Half of a wide tile leaves while nothing is multiplied, which copies spare: they begin late,
+ * though, and stores may be quick. */
+static void copies_spare_what_waits_for_stores(void **state)
+{
+    (void)state;
+    assert_string_equal(way_of(8192, 1), "copy");
+    assert_string_equal(way_of(2048, 1), "scatter_push");
+    assert_string_equal(way_of(512, 1), "scatter_push");
+    assert_string_equal(way_of(8192, 4), "scatter_push");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_come_beneath_own_tiles),
         cmocka_unit_test(tiles_of_8_bits),
+        cmocka_unit_test(copies_spare_what_waits_for_stores),
         cmocka_unit_test(forms_of_8_bits),
         cmocka_unit_test(shapes_take_tiles),
         cmocka_unit_test(tiles_of_8_bits_are_of_one_rank),

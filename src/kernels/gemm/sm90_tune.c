@@ -380,8 +380,8 @@ static imx_sm90_config eight(const imx_sm90_input *in, int64_t rows)
     int64_t least = 0;
     for (size_t i = 0; i < sizeof candidates_eight / sizeof *candidates_eight; i++) {
         const candidate *c = &candidates_eight[i];
-        /* What travels wants memory's bandwidth, too: but where b is read for wide tiles that stay
-         * here, there is enough. */
+        /* What travels wants memory's bandwidth, too, of which wide tiles leave enough that read b
+         * each for itself, if their results stay here. */
         bool beside = in->ranks > 1 || in->scatters;
         if (rows <= ROWS_FEW ? c->cluster_m > 1
                              : beside && c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW &&
@@ -435,8 +435,10 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
                         : rows <= ROWS_FEW ? small(in, rows)
                                            : large(in);
     c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a half is one piece */
-    if (in->eight)
-        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c) / (c.tile_n > EIGHT_FEW ? 2 : 1);
+    if (in->eight) {
+        c.halved = c.tile_n > EIGHT_FEW;
+        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c) / (c.halved ? 2 : 1);
+    }
     while (!fits(&c, in->b_kn))
         c.stages--;
     if (in->pushes && !in->eight)

@@ -35,6 +35,7 @@ typedef struct imx_sm90_config {
     int cluster_m;            /* blocks of a cluster, below each other */
     int split;                /* blocks, 1 or 2, that make a tile together: a cluster's, too */
     int buffers;              /* pieces of c a warp has room for, 1 or 2; of 8 bits half or all */
+    int halved;               /* half a tile has to leave before there is room for all of it */
     int bulk;                 /* the copy engine pushes, by way of shared memory */
     int cluster;              /* blocks of a cluster in all */
     int group;                /* tile rows walked down before the next column: imx_schedule.group */
