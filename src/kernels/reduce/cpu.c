@@ -57,6 +57,8 @@ static void reduce_rows(const imx_reduce_args *args, int64_t first, int64_t rows
     if (args->residual)
         imbrexd_check_read(imx_dtype_at(args->dtype, args->residual, first * args->n), bytes, bytes,
                            1);
+    imbrexd_check_write((char *)args->c + first * args->n * imx_dtype_size(args->dtype), bytes,
+                        bytes, 1);
 
     /* Without a bias, which repeats with every row, the rows are one long vector. */
     int64_t n = args->bias ? args->n : args->n * rows;
