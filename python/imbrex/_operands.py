@@ -103,12 +103,24 @@ class Pages(Want):
             for i, (have, least) in enumerate(zip(shape, want)))
 
 
+def _spelt(letters, shape, rows, m):
+    """As this plan has them: scales of rows, or one of all, have fewer dimensions than those of
+    blocks, and a sharded residual has this rank's rows of m."""
+    names = letters[1:-1].split(", ")
+    if len(shape) < len(names):
+        names = ["1"] if shape == (1,) else [name.partition("/")[0] for name in names[:len(shape)]]
+    elif names[0] == "m" and shape[0] == rows != m:
+        names[0] = "rows"
+    return "[%s]" % ", ".join(names)
+
+
 def plan_want(field, layout, shape, rows, m, more):
     """Of a run of m rows, of which this rank has so many.  shape: as the library has it."""
     letters = (field.shape.split(" or ") * 2)[LAYOUTS[layout]]
     first = letters[1:-1].split(",")[0]
     if first == "pages" or letters == "[batch, page_stride]":
         return Pages(shape, letters, first != "pages")
+    letters = _spelt(letters, shape, rows, m)
     if first not in ("m", "rows", "size * rows", "m * top_k", "own"):
         return Want(shape, letters)
     if m == 0 and shape != (1,):  # which may be one scale of all

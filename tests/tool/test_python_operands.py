@@ -310,6 +310,25 @@ class Shapes(unittest.TestCase):
                 plans["all_gather"].run(numpy.zeros((own, 5), "f"), numpy.zeros((8, 5), "f"))
         on_ranks(work)
 
+    def test_operands_of_a_norm(self):
+        def work(group, rank):
+            rows = group.rows(8)
+            x, c = numpy.zeros((8, 200), "f"), numpy.zeros((8, 200), "u1")
+            for norm, name, shape, says in (
+                    ({"shard_residual": 1}, "residual", (8, 200), "[rows, n] = [%d, 200]" % rows),
+                    ({"shard_residual": 1}, "h", (8, 200), "[rows, n] = [%d, 200]" % rows),
+                    ({}, "h", (rows, 200), "[m, n] = [8, 200]"),
+                    ({"quant": "per_row"}, "scale_c", (8, 2), "[m] = [8]"),
+                    ({"quant": "per_block"}, "scale_c", (8,), "[m, n/128] = [8, 2]"),
+                    ({"quant": "per_tensor"}, "scale_c", (8,), "[1] = [1]")):
+                plan = group.all_reduce(8, 200, dtype="f32", norm=norm)
+                with self.subTest(norm=norm, name=name), self.assertRaises(ValueError) as refused:
+                    plan.run(x, c=c if "quant" in norm else x,
+                             **{name: numpy.zeros(shape, "f")})
+                self.assertIn("%s is %s: want %s on rank %d" % (name, list(shape), says, rank),
+                              str(refused.exception))
+        on_ranks(work)
+
     def test_silu_mul(self):
         pair, out = random(5, 7, 6), numpy.full((7, 3), numpy.nan, "f")
         with alone() as group:
