@@ -313,8 +313,8 @@ typedef enum imbrex_layout { IMBREX_NK, IMBREX_KN } imbrex_layout;
 typedef struct imbrex_norm {
     int rms;            /* 0 or 1 */
     int shard_residual; /* all_reduce, gemm_ar: 1: residual and h are this rank's rows alone, c has
-                             all; not by "ll".  reduce_scatter, gemm_rs, where they are so anyway:
-                             either */
+                             all; not by "ll", "ll2".  reduce_scatter, gemm_rs, where they are so
+                             anyway: either */
     float eps;          /* 0: 1e-6 */
     float gamma_offset; /* 1 for models whose weights are stored as gamma - 1 */
     imbrex_scaling quant; /* PER_TENSOR: args.scale_c is read; PER_ROW, PER_BLOCK: written, each the
@@ -323,10 +323,10 @@ typedef struct imbrex_norm {
     uint32_t reserved[4];
 } imbrex_norm;
 
-/* Algorithms: "sequential", "copy", "store", "ll", "pull", "ring", "hierarchical"; of gemm_rs, in
- * place of "store", "scatter_push", "reduce_push", "reduce_pull".  docs/algorithms.md has what each
- * moves, what it needs, and which operators have it.  All cut the product into the same tiles and
- * give the same bits, but for runs of fewer rows by plans with variants for those (m_least). */
+/* Algorithms: "sequential", "copy", "store", "ll", "ll2", "pull", "ring", "hierarchical"; gemm_rs
+ * for "store" "scatter_push", "reduce_push", "reduce_pull"; gemm_ar "reduce_push", "reduce_push2".
+ * docs/algorithms.md: what each moves and needs, and which operators have it.  All cut the product
+ * into the same tiles and give the same bits, but for few rows by plans with variants (m_least). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a and b; sums are kept in float32.  E4M3, E5M2: k is a multiple of
