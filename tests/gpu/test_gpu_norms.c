@@ -3,6 +3,7 @@
  * others. */
 #include "alone_cases.h"
 #include "gpu.h"
+#include "kept_cases.h"
 #include "op_cases.h"
 
 enum { LIMIT_S = 240, MEETING_S = 60, TIMEOUT_MS = 60000 }; /* kernels are compiled on the way */
@@ -47,9 +48,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         rank_main cases;
-    } all[] = { { "rows alone", alone_cases }, { "long rows", op_cases_normed } };
+    } all[] = { { "rows alone", alone_cases },
+                { "sums that nobody wants", kept_cases },
+                { "long rows", op_cases_normed } };
     gpu_begin(argc, argv);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         for (int size = 2; size <= gpu_count() && size <= 8; size++)
             run(all[i].name, all[i].cases, size, true);
         for (int size = 1; size <= 4; size++)

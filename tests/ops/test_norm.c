@@ -2,7 +2,6 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include <cmocka.h>
 
 #include "alone_cases.h"
+#include "kept_cases.h"
 #include "norm_cases.h"
 #include "op_cases.h"
 #include "ranks.h"
@@ -317,64 +317,6 @@ static void operators_say_what_is_wrong(void **state)
     assert_int_equal(ranks_run(&desc, operators_wrong, NULL), 0);
 }
 
-/* ---- without h and normed -------------------------------------------------------------------- */
-
-enum { K = 16, MATRIX = M * N };
-
-/* Of a run by which a sum is quantised: h and normed are wanted, or the plan keeps the sum. */
-static int quantised(imbrex_group *group, imbrex_plan *plan, bool product, bool wanted, uint8_t *c,
-                     float *scale)
-{
-    float a[MATRIX], b[N * K], h[MATRIX], normed[MATRIX];
-    input_fill(IMBREX_F32, imbrex_group_rank(group), 0, a, MATRIX);
-    input_fill(IMBREX_F32, 8 + imbrex_group_rank(group), 0, b, (int64_t)N * K);
-    const imbrex_args args = { .a = a,
-                               .b = product ? b : NULL,
-                               .c = c,
-                               .scale_c = scale,
-                               .h = wanted ? h : NULL,
-                               .normed = wanted ? normed : NULL };
-    RANK_OK(imbrex_plan_run(plan, &args, NULL));
-    RANK_OK(imbrex_stream_sync(group, NULL));
-    return 0;
-}
-
-static int keeps_sums(imbrex_group *group, const char *op, const char *algorithm)
-{
-    const imbrex_norm norm = { .quant = IMBREX_PER_ROW };
-    const imbrex_coll_desc sum = {
-        .m = M, .n = N, .dtype = IMBREX_F32, .algorithm = algorithm, .norm = norm
-    };
-    const imbrex_gemm_desc of_product = {
-        .m = M, .n = N, .k = K, .dtype = IMBREX_F32, .algorithm = algorithm, .norm = norm
-    };
-    bool product = !strncmp(op, "gemm", 4);
-    uint8_t c[2][MATRIX] = { { 0 } };
-    float scale[2][M] = { { 0 } };
-    imbrex_plan *plan;
-    RANK_OK(imbrex_plan_create(group, op, product ? (const void *)&of_product : &sum,
-                               product ? sizeof of_product : sizeof sum, &plan));
-    for (int wanted = 0; wanted < 2; wanted++)
-        if (quantised(group, plan, product, wanted, c[wanted], scale[wanted]))
-            return 1;
-    imbrex_plan_destroy(plan);
-    RANK_CHECK(!memcmp(c[0], c[1], sizeof *c) && !memcmp(scale[0], scale[1], sizeof *scale),
-               "%s by %s: other bits without h and normed", op, algorithm ? algorithm : "choice");
-    return 0;
-}
-
-static int keep_sums(imbrex_group *group, void *ctx)
-{
-    static const char *const ops[] = { "all_reduce", "reduce_scatter", "gemm_ar", "gemm_rs" };
-    static const char *const algorithms[] = { NULL, "sequential", "copy" };
-    (void)ctx;
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 3; j++)
-            if (keeps_sums(group, ops[i], algorithms[j]))
-                return 1;
-    return 0;
-}
-
 /* Also as the protocol checker sees it. */
 static void sums_that_nobody_wants(void **state)
 {
@@ -383,7 +325,7 @@ static void sums_that_nobody_wants(void **state)
     for (int checked = 0; checked <= !SANITIZED_THREADS; checked++) {
         ranks_desc desc = { .size = 3 };
         setenv("IMBREX_CHECK", checked ? "1" : "0", 1);
-        failed += ranks_run(&desc, keep_sums, NULL);
+        failed += ranks_run(&desc, kept_cases, NULL);
     }
     unsetenv("IMBREX_CHECK");
     assert_int_equal(failed, 0);
