@@ -22,8 +22,8 @@ static size_t room_for(const form *f, size_t bytes)
 }
 
 /* sm80_tensor.cuh: four warps, each with tiles of 16 tokens' k and v, and q of two splits.  Small
- * forms can do with the registers that three blocks leave each other.  While one ends a split the
- * others load; but of fewer rounds of blocks the last one is too large a part. */
+ * forms of 16 bits can do with the registers that three blocks leave each other.  While one ends a
+ * split the others load; but of fewer rounds of blocks the last one is too large a part. */
 static form heads_form(const imx_attend_args *args, int arch, int sms)
 {
     enum { FOUR = 4, TOKENS = 16, BESIDE = 3, ROUNDS_LEAST = 4 };
@@ -34,7 +34,7 @@ static form heads_form(const imx_attend_args *args, int arch, int sms)
     return (form){
         .threads = FOUR * 32,
         .rows = rows,
-        .beside = many && all <= 8 && dim <= 128 && arch >= 90 ? BESIDE : 2,
+        .beside = many && all <= 8 && dim <= 128 && element == 2 && arch >= 90 ? BESIDE : 2,
         .stage_bytes = FOUR * TOKENS * 2 * dim * element,
         .other_bytes = 2 * (size_t)rows * dim * 2,
         .declared = 5 << 10,

@@ -7,13 +7,8 @@
 enum { PAIRS = IMX_VALUES / LANES / 2 }; /* of numbers that a lane has of a row */
 enum {
     IS_SHORT = IMX_THREADS > 256, /* of registers */
-    IS_RICH = IMX_THREADS * IMX_BESIDE <= 256 && PAIRS <= 2 && IMX_ROWS <= 8,
-    WANTED = (IS_SHORT  ? 16
-              : IS_RICH ? 64
-                        : 32) /
-             PAIRS,
-    FEW = IS_RICH ? LANES : LANES / 2,
-    AHEAD = WANTED < FEW ? WANTED : FEW /* splits that are loaded at once */
+    WANTED = (IS_SHORT ? 16 : 32) / PAIRS,
+    AHEAD = WANTED < 16 ? WANTED : 16 /* splits that are loaded at once */
 };
 static_assert(LANES % AHEAD == 0, "they share their weights' lanes");
 

@@ -10,8 +10,8 @@
  * Each warp loads its own tokens and weighs them for itself, and its loads go on into the next
  * split without a pause.  At a split's end the tile that was weighed last gives its place to the
  * warp's sums, and the four add them, in the warps' order.  A block's splits are looked up all at
- * once, a lane each, and up to ROOM of them counted at once, with what is complete added up over
- * splits then, so that loads seldom pause for either. */
+ * once, a lane each, or ahead, and up to ROOM of them counted at once, with what is complete added
+ * up over splits then, so that loads seldom pause for either. */
 #ifndef IMX_ATTEND_SM80_TENSOR_CUH
 #define IMX_ATTEND_SM80_TENSOR_CUH
 
@@ -22,7 +22,6 @@ enum {
     RING_BYTES = IMX_STAGES * STAGE_BYTES, /* of a warp */
     Q_AT = WARPS * RING_BYTES,             /* two splits' */
     SIXTEENS = IMX_DIM / 16,               /* of v's numbers */
-    ROOM = LANES,                          /* for splits */
     /* Rows whose sums a warp leaves at once: a tile has room for so many. */
     ROWS_LEFT = STAGE_BYTES / (IMX_DIM * 4) < IMX_ROWS ? STAGE_BYTES / (IMX_DIM * 4) : IMX_ROWS
 };
@@ -36,7 +35,6 @@ struct heads_room {
     float2 weights[WARPS][IMX_ROWS];                /* largest score, sum of weights */
     work splits[ROOM];
     uint32_t last; /* bit i: split i of those was its sequence's last, for that head and piece */
-    int next;      /* item */
 };
 
 /* ---- q --------------------------------------------------------------------------------------- */
@@ -353,7 +351,7 @@ ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own
 /* ---- over splits ----------------------------------------------------------------------------- */
 
 /* Rows that a warp adds up at once, if they have few splits: all are on their way together. */
-enum { TOGETHER = IS_RICH ? 4 : PAIRS <= 2 ? 2 : 1, FEW_SPLITS = 8 };
+enum { TOGETHER = PAIRS <= 2 ? 2 : 1, FEW_SPLITS = 8 };
 static_assert(IMX_ROWS % TOGETHER == 0, "they are of one split");
 
 ATTEND_FN void add_rows(const imx_attend_args &x, const work &w, int first)
@@ -400,13 +398,14 @@ ATTEND_FN void add_complete(const imx_attend_args &x, const work *splits, uint32
     }
 }
 
-/* The four: counts the first of room->splits, which have ended. */
-ATTEND_FN void add_ended(const imx_attend_args &x, heads_room *room, int count)
+/* The four: counts entries from `first` up to `end`, which have ended. */
+ATTEND_FN void add_ended(const imx_attend_args &x, heads_room *room, int first, int end)
 {
-    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    int at = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    bool is_one = (unsigned)(at - first) % ROOM < (unsigned)(end - first);
     if (warp == 0) {
-        uint32_t last = __ballot_sync(ALL, lane < count && has_ended(x, room->splits[lane]));
-        if (lane == 0)
+        uint32_t last = __ballot_sync(ALL, is_one && has_ended(x, room->splits[at]));
+        if (at == 0)
             room->last = last;
     }
     __syncthreads();
@@ -422,69 +421,15 @@ ATTEND_FN int after(int stage)
     return stage + 1 == IMX_STAGES ? 0 : stage + 1;
 }
 
-/* A split's q comes while the one before is attended to. */
-ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watch, const works &all,
-                             heads_room *room)
-{
-    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES, stage = 0;
-    char *rings = (char *)imx_attend_shared;
-    uint32_t shared = (uint32_t)__cvta_generic_to_shared(rings), ring = shared + warp * RING_BYTES;
-    const uintptr_t places =
-        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
-    const bool all_see = !x.hidden && !x.visible;
-    float scale = scale_of(x);
-    loader l;
-    l.item = 0;
-    l.together = (places & 15) == 0 && x.page % TOKENS == 0;
-    l.apart = (x.heads_first ? 1 : x.kv_heads) * ROW_BYTES;
-    find_tokens(x, all, &l);
-    load_q(x, all.of[0], shared + Q_AT);
-    commit();
-    for (int i = 0; i < IMX_STAGES - 1; i++)
-        load_tile(x, watch, all, &l, ring + (uint32_t)(i * STAGE_BYTES));
-    int into = IMX_STAGES - 1;
-    wait_but<IMX_STAGES - 1>();
-    __syncthreads(); /* q is here */
-    for (int i = 0; i < all.count; i++) {
-        const work w = narrowed(x, all.of[i]);
-        uint32_t q = shared + (uint32_t)(Q_AT + i % 2 * Q_BYTES);
-        if (i + 1 < all.count) /* nobody reads the q of split i - 1 any more */
-            load_q(x, all.of[i + 1], shared + (uint32_t)(Q_AT + (i + 1) % 2 * Q_BYTES));
-        lane_sums own = {};
-        if (lane < IMX_ROWS)
-            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
-#pragma unroll
-        for (int j = 0; j < 2 * EIGHTS; j++)
-            own.most[j / 2][j % 2] = NONE;
-        int left = steps_of(w);
-        if (left < IMX_STAGES) /* else the steps' own waits are enough for q */
-            wait_all();
-        for (int first = w.first + warp * TOKENS; left; left--, first += STEP) {
-            wait_stage();
-            __syncwarp();
-            load_tile(x, watch, all, &l, ring + (uint32_t)(into * STAGE_BYTES));
-            uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
-            float score[EIGHTS][4] = {};
-            multiply_k(tile, q, score);
-            see(x, room, scale, first, all_see && first + TOKENS <= w.end, score);
-            weigh(&own, score);
-            multiply_v(tile + HALF_BYTES, score, &own);
-            stage = after(stage);
-            into = after(into);
-        }
-        end_split(x, w, &own, (float *)(rings + into * STAGE_BYTES), room);
-    }
-}
-
 /* ---- who has which --------------------------------------------------------------------------- */
 
-/* Items that are dealt out in turns.  Where there are many, the last ones go to whoever is free,
- * since some SMs read faster than others. */
-ATTEND_FN int dealt_of(const imx_attend_args &x, int items)
+/* Items of a block that are dealt out; where there are more rounds, all others go to whoever is
+ * free, since some SMs read faster than others. */
+enum { DEALT = 3 };
+
+ATTEND_FN bool are_claimed(const imx_attend_args &x, int items)
 {
-    enum { ROUNDS_LEAST = 4 };
-    int blocks = (int)gridDim.x, rounds = items / blocks;
-    return rounds < ROUNDS_LEAST || x.sequences > CHUNK ? items : rounds / 2 * blocks;
+    return items >= (DEALT + 1) * (int)gridDim.x && x.sequences <= CHUNK;
 }
 
 /* One thread: the next of those, from 0 on. */
@@ -498,38 +443,113 @@ ATTEND_FN int claim(const imx_attend_args &x)
     return before;
 }
 
+/* One thread: what it has claimed becomes an entry.  Whether there was one left. */
+ATTEND_FN bool enter(const imx_attend_args &x, const items &all, int claimed, work *to)
+{
+    int blocks = (int)gridDim.x, item = DEALT * blocks + claimed;
+    bool is_one = item < all.end;
+    if (is_one)
+        *to = work_of(x, all.first, all.upto, item);
+    else
+        to->sequence = -1;
+    if (item == all.end + blocks - 1) /* each block has asked once too often */
+        *x.claims = 0;
+    return is_one;
+}
+
+/* The first `count` entries of room->splits; where the others are claimed, these too: while split i
+ * is attended to entry i + 2 is made, and what is claimed then is entry i + 3.  A split's q comes
+ * while the one before is attended to. */
+ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watch, const items &all,
+                             int count, bool claims, heads_room *room)
+{
+    works known = { room->splits, claims ? 2 : count };
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    char *rings = (char *)imx_attend_shared;
+    uint32_t shared = (uint32_t)__cvta_generic_to_shared(rings), ring = shared + warp * RING_BYTES;
+    const uintptr_t places =
+        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
+    const bool all_see = !x.hidden && !x.visible;
+    bool claiming = claims && threadIdx.x == 0;
+    float scale = scale_of(x);
+    int claimed = 0, counted = 0;
+    int stage = 0, into = 0, ahead = 0; /* ahead: tiles that have been asked for */
+    loader l;
+    l.item = l.left = 0;
+    l.together = (places & 15) == 0 && x.page % TOKENS == 0;
+    l.apart = (x.heads_first ? 1 : x.kv_heads) * ROW_BYTES;
+    load_q(x, room->splits[0], shared + Q_AT);
+    commit();
+    for (int i = 0; i < IMX_STAGES - 1; i++) {
+        if (load_tile(x, watch, known, &l, ring + (uint32_t)(into * STAGE_BYTES)))
+            ahead++, into = after(into);
+    }
+    wait_but<IMX_STAGES - 1>();
+    __syncthreads(); /* q is here */
+    for (int i = 0, more = 1; more; i++) {
+        const work w = narrowed(x, room->splits[i % ROOM]);
+        uint32_t q = shared + (uint32_t)(Q_AT + i % 2 * Q_BYTES);
+        if (claims)
+            known.known = i + 2;
+        if (claiming && i)
+            claiming = enter(x, all, claimed, room->splits + (i + 2) % ROOM);
+        if (claiming)
+            claimed = claim(x);
+        const work &next = room->splits[(i + 1) % ROOM];
+        more = i + 1 < known.known && next.sequence >= 0;
+        if (more) /* nobody reads the q of split i - 1 any more */
+            load_q(x, next, shared + (uint32_t)(Q_AT + (i + 1) % 2 * Q_BYTES));
+        lane_sums own = {};
+        if (lane < IMX_ROWS)
+            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
+#pragma unroll
+        for (int j = 0; j < 2 * EIGHTS; j++)
+            own.most[j / 2][j % 2] = NONE;
+        int left = steps_of(w);
+        if (left < IMX_STAGES) /* else the steps' own waits are enough for q */
+            wait_all();
+        for (int first = w.first + warp * TOKENS; left; left--, first += STEP) {
+            __syncwarp(); /* all have read the tile before */
+            if (load_tile(x, watch, known, &l, ring + (uint32_t)(into * STAGE_BYTES)))
+                ahead++, into = after(into);
+            if (ahead == IMX_STAGES)
+                wait_but<IMX_STAGES - 1>();
+            else
+                wait_all(); /* at the end, or what comes was not known */
+            __syncwarp();
+            uint32_t tile = ring + (uint32_t)(stage * STAGE_BYTES);
+            float score[EIGHTS][4] = {};
+            multiply_k(tile, q, score);
+            see(x, room, scale, first, all_see && first + TOKENS <= w.end, score);
+            weigh(&own, score);
+            multiply_v(tile + HALF_BYTES, score, &own);
+            stage = after(stage);
+            ahead--;
+        }
+        end_split(x, w, &own, (float *)(rings + into * STAGE_BYTES), room);
+        if (!more || i + 5 - counted == ROOM) { /* or there is no room for more */
+            add_ended(x, room, counted, i + 1);
+            counted = i + 1;
+        }
+    }
+}
+
 /* A block's items of a chunk. */
 ATTEND_FN void attend_items(const imx_attend_args &x, const imbrexd_watch &watch, const items &all)
 {
     __shared__ heads_room room;
-    int blocks = (int)gridDim.x, dealt = dealt_of(x, all.end), i = (int)threadIdx.x;
-    int ended = 0, claimed = 0;
-    for (int next = all.next; next < all.end;) {
-        int left = next < dealt ? (dealt - next + blocks - 1) / blocks : 1;
-        int count = left < ROOM - ended ? left : ROOM - ended;
-        work *splits = room.splits + ended;
-        __syncthreads(); /* room is no longer read */
+    int blocks = (int)gridDim.x, i = (int)threadIdx.x;
+    bool claims = are_claimed(x, all.end);
+    for (int next = all.next; next < all.end; next += ROOM * blocks) {
+        int left = claims ? DEALT : (all.end - next + blocks - 1) / blocks;
+        int count = left < ROOM ? left : ROOM;
+        __syncthreads(); /* those before are counted */
         if (i < count)
-            splits[i] = work_of(x, all.first, all.upto, next + i * blocks);
+            room.splits[i] = work_of(x, all.first, all.upto, next + i * blocks);
         __syncthreads();
-        next += count * blocks;
-        bool claims = dealt < all.end && next >= dealt;
-        if (claims && i == 0)
-            claimed = claim(x); /* comes meanwhile */
-        attend_splits(x, watch, { count, splits }, &room);
-        ended += count;
-        if (claims) {
-            if (i == 0)
-                room.next = dealt + claimed;
-            if (i == 0 && claimed == all.end - dealt + blocks - 1) /* each block has had its last */
-                *x.claims = 0;
-            __syncthreads();
-            next = room.next;
-        }
-        if (ended == ROOM || next >= all.end) {
-            add_ended(x, &room, ended);
-            ended = 0;
-        }
+        attend_splits(x, watch, all, count, claims, &room);
+        if (claims)
+            break;
     }
 }
 

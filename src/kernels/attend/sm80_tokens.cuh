@@ -51,10 +51,12 @@ ATTEND_FN int steps_of(const work &w)
 
 /* ---- loads ----------------------------------------------------------------------------------- */
 
-/* Splits that a block works on, in shared memory. */
+/* Splits that a block works on: entry i of a list in shared memory is of[i % ROOM]. */
+enum { ROOM = LANES };
+
 struct works {
-    int count;
     const work *of;
+    int known; /* entries; one with a sequence below 0 is the end */
 };
 
 /* What a warp loads next. */
@@ -83,8 +85,11 @@ ATTEND_FN void look_up(const imx_attend_args &x, loader *l)
 ATTEND_FN void find_tokens(const imx_attend_args &x, const works &all, loader *l)
 {
     l->left = 0;
-    for (; l->item < all.count && !l->left; l->item++) {
-        l->w = narrowed(x, all.of[l->item]);
+    for (; l->item < all.known && !l->left; l->item++) {
+        const work w = all.of[l->item % ROOM];
+        if (w.sequence < 0)
+            break;
+        l->w = narrowed(x, w);
         l->left = steps_of(l->w);
     }
     if (l->left) {
@@ -130,11 +135,15 @@ ATTEND_SELDOM void load_apart(const imx_attend_args &x, int there, int64_t own, 
     }
 }
 
-/* The next tile of this warp into a stage; tokens from w.end on are zeros. */
-ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const works &all,
+/* The next tile of this warp into a stage; tokens from w.end on are zeros.  Whether there is one
+ * that is known. */
+ATTEND_FN bool load_tile(const imx_attend_args &x, const imbrexd_watch &watch, const works &all,
                          loader *l, uint32_t tile)
 {
-    if (l->left) {
+    if (!l->left)
+        find_tokens(x, all, l);
+    bool is_one = l->left;
+    if (is_one) {
         int64_t at = token_in(x, watch, l->w, l->page, l->in);
         if (l->together)
             load_together(x, *l, at, tile);
@@ -147,6 +156,7 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, c
             find_tokens(x, all, l);
     }
     commit();
+    return is_one;
 }
 
 #endif /* IMX_ATTEND_SM80_TOKENS_CUH */
