@@ -313,8 +313,8 @@ typedef enum imbrex_layout { IMBREX_NK, IMBREX_KN } imbrex_layout;
 typedef struct imbrex_norm {
     int rms;            /* 0 or 1 */
     int shard_residual; /* all_reduce, gemm_ar: 1: residual and h are this rank's rows alone, c has
-                             all; not by "ll", "ll2".  reduce_scatter, gemm_rs, where they are so
-                             anyway: either */
+                             all; not by "ll", "ll2", "reduce_push", "reduce_push2".
+                             reduce_scatter, gemm_rs, where they are so anyway: either */
     float eps;          /* 0: 1e-6 */
     float gamma_offset; /* 1 for models whose weights are stored as gamma - 1 */
     imbrex_scaling quant; /* PER_TENSOR: args.scale_c is read; PER_ROW, PER_BLOCK: written, each the

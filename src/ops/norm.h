@@ -58,8 +58,8 @@ enum {
 
 extern const imx_around imx_norm_around;
 
-/* Whether the variant's algorithm norms rows where it adds them, so that its run does all of it: on
- * GPUs, where it is named. */
+/* Whether the variant's algorithm norms rows where it adds or brings them, so that its run does all
+ * of it: on GPUs. */
 bool imx_norm_in_kernel(const imx_variant *variant);
 
 /* For that: where a run's sum of all rows is kept meanwhile (else c); the norm kernel's args of up

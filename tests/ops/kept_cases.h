@@ -1,5 +1,5 @@
-/* kept_cases.h - quantised sums whose h and normed nobody wants, which a plan keeps by itself, on
- * any device: the bits of those that are wanted, by all operators that add up. */
+/* kept_cases.h - quantised or normed sums whose h and normed nobody wants, which a plan keeps by
+ * itself, on any device: the bits of those that are wanted, by all operators that add up. */
 #ifndef KEPT_CASES_H
 #define KEPT_CASES_H
 

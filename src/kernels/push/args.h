@@ -50,7 +50,7 @@ typedef struct imx_push_args {
     int lines;           /* of this run: few rows go in lines, more in chunks */
     int chunks;          /* stride of signals */
     int plan;            /* for the wait point */
-    int64_t chunk_bytes; /* a multiple of 16 */
+    int64_t chunk_bytes; /* a multiple of 16, but with a norm */
     int64_t chunk_rows;  /* with a norm */
     const void *from, *bias, *residual;
     void *to;

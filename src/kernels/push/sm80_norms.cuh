@@ -131,6 +131,13 @@ PUSH_FN void by_normed_chunks(const imx_push_args &args, const imbrexd_watch &wa
         send_all<uint16_t>(args, epoch);
     else if (!norm_peers(args, watch, crew, epoch))
         return;
+    /* Own rows change in place from here on: first the senders have read all of them.  They wait
+     * for nobody. */
+    __syncwarp();
+    if (sends)
+        asm volatile("bar.arrive 3, %0;" : : "r"((int)(2 * SENDERS)) : "memory");
+    else
+        asm volatile("bar.sync 3, %0;" : : "r"((int)(2 * SENDERS)) : "memory");
     while (norm_own(args, crew, -1, epoch))
         ;
 }
