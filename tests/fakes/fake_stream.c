@@ -115,13 +115,15 @@ static void make_scratch(void)
 }
 
 /* The thread's, which it keeps for its next block: new memory is a fault for each page.  Under
- * AddressSanitizer each block has its own, so that it finds who goes beyond. */
+ * AddressSanitizer each block has its own, so that it finds who goes beyond, and gives it back. */
 static void *scratch_of(size_t bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (SANITIZED_ADDRESSES)
+        return aligned_alloc(64, imx_align(bytes, 64));
     pthread_once(&once, make_scratch);
     void *at = pthread_getspecific(scratch);
-    if (SANITIZED_ADDRESSES || malloc_usable_size(at) < bytes) {
+    if (malloc_usable_size(at) < bytes) {
         free(at);
         at = aligned_alloc(64, imx_align(bytes, 64));
         pthread_setspecific(scratch, at);
@@ -151,6 +153,8 @@ static void run_block(void *arg, int index)
         note(traces, index, IMX_TRACE_PUSH, 1, begin_ns);
         note(traces, index, IMX_TRACE_KERNEL, -1, begin_ns);
     }
+    if (SANITIZED_ADDRESSES)
+        free(block.scratch);
 }
 
 /* As it was compiled.  What it does wrong ends it, and its stream says so from then on. */
