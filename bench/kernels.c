@@ -9,7 +9,12 @@
  *     kernels --hooks --m 8192 --n 8192 --k 8192 [...]
  *
  * the product as one rank has it alone, then with the wait for each chunk of half its rows compiled
- * in, all signals raised beforehand, then with tiles counted and a signal posted.
+ * in, all signals raised beforehand, then with tiles counted and a signal posted.  And
+ *
+ *     kernels --route [...]
+ *
+ * routing alone, its exchange left out: tokens of 8 pairs each over 128 experts, as chance has
+ * them.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -19,17 +24,22 @@
 #include "kernels/activate/args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/reduce/args.h"
+#include "kernels/route/args.h"
 #include "measure.h"
 #include "tune/tune.h"
 
 enum { COPY, REDUCE_BF16, REDUCE_F32, SILU_BF16, SILU_F32, CANDIDATES, COLUMNS = 4096 };
 enum { PLAIN, WAITS, POSTS, PRODUCTS };
-enum { MB = 1 << 20, WORDS = 4096 }; /* signals, and counters, of a product */
+enum { EXPERTS = 128, TOP_K = 8, ALIGN = 128 }; /* of routing */
+enum { MB = 1 << 20, WORDS = 4096 };            /* signals, and counters, of a product */
+
+typedef enum what { MOVERS, HOOKS, ROUTE } what;
 
 typedef struct options {
     const char *device;
     int64_t mb, parts, rounds, warm, sms, m, n, k;
-    bool json, hooks;
+    what what;
+    bool json;
 } options;
 
 /* One launch of a kernel, or a copy. */
@@ -41,6 +51,7 @@ typedef struct kernel_call {
         imx_reduce_args reduce;
         imx_activate_args activate;
         imx_gemm_args gemm;
+        imx_route_args route;
     } args;
     size_t args_bytes;
     void *dst;
@@ -219,6 +230,79 @@ static imbrex_status add_products(bench *b)
     return add_product(b, POSTS, "posts", 1, IMX_GEMM_SCATTERS);
 }
 
+/* ---- routing --------------------------------------------------------------------------------- */
+
+/* Fills what ranks would have exchanged, a token's ids and then its weights, at `at`, which has so
+ * many words. */
+static imbrex_status put_packed(bench *b, int32_t *at, int32_t tokens, size_t words)
+{
+    int32_t *packed = NULL;
+    IMX_TRY(imx_sys_alloc(words, sizeof *packed, &packed));
+    uint32_t state = 1;
+    for (int32_t token = 0; token < tokens; token++) {
+        int32_t *ids = packed + (size_t)token * 2 * TOP_K;
+        float *weights = (float *)(ids + TOP_K);
+        for (int j = 0; j < TOP_K; j++) {
+            state = state * 1664525u + 1013904223u;
+            ids[j] = (int32_t)(state >> 16) % EXPERTS;
+            weights[j] = 1.0f / TOP_K;
+        }
+    }
+    imbrex_status status = imbrex_copy(b->group, at, packed, words * sizeof *packed, NULL);
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(b->group, NULL);
+    free(packed);
+    return status;
+}
+
+static imbrex_status add_route(bench *b, int i, const char *name, int32_t tokens, int32_t *memory)
+{
+    const int32_t pairs = tokens * TOP_K, rows = pairs + EXPERTS * ALIGN;
+    const size_t words = (size_t)tokens * 2 * TOP_K;
+    int32_t *packed = memory, *begin = packed + words, *pair_row = begin + 2 * EXPERTS + 1 + rows;
+    b->calls[i].args.route = (imx_route_args){
+        .step = IMX_ROUTE_ROUTES,
+        .tokens = tokens,
+        .top_k = TOP_K,
+        .experts = EXPERTS,
+        .here = EXPERTS,
+        .align = ALIGN,
+        .rows = rows,
+        .packed = packed,
+        .expert_begin = begin,
+        .expert_rows = begin + EXPERTS + 1,
+        .row_pair = begin + 2 * EXPERTS + 1,
+        .pair_row = pair_row,
+        .pair_expert = pair_row + pairs,
+        .weights = (float *)(pair_row + (size_t)2 * pairs),
+    };
+    b->calls[i].args_bytes = sizeof(imx_route_args);
+    b->calls[i].bytes = pairs;
+    IMX_TRY(put_packed(b, packed, tokens, words));
+    return add(b, i, name, &imx_kernel_route);
+}
+
+static imbrex_status add_routes(bench *b)
+{
+    IMX_TRY(add_route(b, 0, "1024 pairs", 128, (int32_t *)b->memory));
+    return add_route(b, 1, "65536 pairs", 8192, (int32_t *)(b->memory + MB));
+}
+
+static void report_routes(const bench *b)
+{
+    if (!b->options.json)
+        printf("top %d of %d experts on %s, by the clock of the %s\n\n%-14s %10s\n", TOP_K, EXPERTS,
+               imbrex_group_device(b->group), b->timer ? "GPU" : "host", "", "us");
+    for (int i = 0; i < b->count; i++) {
+        const candidate *c = &b->candidates[i];
+        if (b->options.json)
+            printf("{ \"route\": \"%s\", \"device\": \"%s\", \"experts\": %d, \"us\": %.6g }\n",
+                   c->name, imbrex_group_device(b->group), EXPERTS, c->us);
+        else
+            printf("%-14s %10.1f\n", c->name, c->us);
+    }
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 /* Numbers between -2 and 2 in f32, and in bf16: a memory of zeros takes less power. */
@@ -249,7 +333,7 @@ static imbrex_status open_all(bench *b)
     IMX_TRY(imbrex_group_create(&desc, &b->group));
     IMX_TRY(share_open(b->group, sizeof(double), &b->share));
     IMX_TRY(measure_clock(b->group, false, &b->timer));
-    if (b->options.hooks) /* the same room, for another use */
+    if (b->options.what == HOOKS) /* the same room, for another use */
         b->options.mb =
             (int64_t)(offset_of(&b->options, 4) + WORDS * 8) / (b->options.parts + 1) / MB + 1;
     b->part_bytes = (size_t)b->options.mb * MB;
@@ -271,7 +355,7 @@ static imbrex_status run(bench *b)
 {
     const options *o = &b->options;
     IMX_TRY(open_all(b));
-    IMX_TRY(o->hooks ? add_products(b) : add_movers(b));
+    IMX_TRY((o->what == HOOKS ? add_products : o->what == ROUTE ? add_routes : add_movers)(b));
     return measure_by(b->timer, &b->share, b->candidates, b->count, (int)o->warm, (int)o->rounds,
                       NULL);
 }
@@ -333,13 +417,14 @@ static bool is_size(int64_t size)
 
 static bool parse(int argc, char **argv, options *o)
 {
-    enum { DEVICE = 1, JSON, HOOKS, NUMBERS };
+    enum { DEVICE = 1, JSON, WHAT, NUMBERS = WHAT + ROUTE + 1 };
     int64_t *const numbers[] = { &o->mb,  &o->parts, &o->rounds, &o->warm,
                                  &o->sms, &o->m,     &o->n,      &o->k };
     static const struct option names[] = {
         { "device", required_argument, NULL, DEVICE },
         { "json", no_argument, NULL, JSON },
-        { "hooks", no_argument, NULL, HOOKS },
+        { "hooks", no_argument, NULL, WHAT + HOOKS },
+        { "route", no_argument, NULL, WHAT + ROUTE },
         { "mb", required_argument, NULL, NUMBERS },
         { "parts", required_argument, NULL, NUMBERS + 1 },
         { "rounds", required_argument, NULL, NUMBERS + 2 },
@@ -355,8 +440,8 @@ static bool parse(int argc, char **argv, options *o)
             o->device = optarg;
         else if (word == JSON)
             o->json = true;
-        else if (word == HOOKS)
-            o->hooks = true;
+        else if (word == WHAT + HOOKS || word == WHAT + ROUTE)
+            o->what = (what)(word - WHAT);
         else if (word == '?' || !imx_env_parse_int(optarg, numbers[word - NUMBERS]))
             return false;
     }
@@ -376,13 +461,16 @@ int main(int argc, char **argv)
                              .k = 8192 } };
     if (!parse(argc, argv, &b.options)) {
         fputs("usage: kernels [--device NAME] [--mb MB] [--parts N] [--rounds N] [--warm N] "
-              "[--sms N] [--json]\n       kernels --hooks [--m M] [--n N] [--k K] ...\n",
+              "[--sms N] [--json]\n       kernels --hooks [--m M] [--n N] [--k K] ...\n"
+              "       kernels --route ...\n",
               stderr);
         return 2;
     }
     imbrex_status status = run(&b);
     if (status == IMBREX_OK)
-        (b.options.hooks ? report_hooks : report)(&b);
+        (b.options.what == HOOKS   ? report_hooks
+         : b.options.what == ROUTE ? report_routes
+                                   : report)(&b);
     else
         fprintf(stderr, "kernels: %s: %s\n", imbrex_status_name(status), imbrex_error());
     close_all(&b);
