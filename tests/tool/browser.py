@@ -1,5 +1,6 @@
 """Pictures in a real browser: no text over another, none outside of its picture, none wider than
 the bar that it names.  script/test --browser runs this; it needs Chromium and the tool."""
+import glob
 import json
 import os
 import re
@@ -128,9 +129,9 @@ def look_at(chromium, path, folder, width):
 
 def main():
     chromium, failed, checked = browser(), 0, 0
-    docs = os.path.join(SOURCE, "docs")
-    drawn = {name: os.path.join(docs, name) for name in sorted(os.listdir(docs))
-             if name.endswith(".svg")}
+    drawn = {os.path.relpath(path, SOURCE): path for path in sorted(
+        glob.glob(os.path.join(SOURCE, "docs", "**", "*.svg"), recursive=True) +
+        glob.glob(os.path.join(SOURCE, "build", "demo.html")))}  # where script/demo has run
     with tempfile.TemporaryDirectory() as folder:
         planted = os.path.join(folder, "planted.html")
         with open(planted, "w") as file:
