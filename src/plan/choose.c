@@ -86,6 +86,11 @@ static imx_choice on_cpus(const imx_op *op, const imx_problem *p)
         return because(store, "a shard is sent sooner than a second stream starts");
     if (!large && has(op, p, "ll"))
         return because("ll", "few bytes go to all at once");
+    const imx_algorithm *copy = imx_op_algorithm(op->algorithms, "copy");
+    if (!copy || copy->by_kernel)
+        return because("sequential", in->ranks > IMX_TEAM_MOST
+                                         ? "kernels reach at most 16 ranks"
+                                         : "kernels would go around the emulated wire");
     return because("sequential", large ? "there is nothing to send beside"
                                        : "a shard is sent sooner than a second stream starts");
 }

@@ -207,6 +207,20 @@ static void another_device_chooses_by_its_own(void **state)
     assert_int_equal(imx_tune_config(&in).push_pace[0], 0); /* they can hardly come too fast */
 }
 
+/* On CPU ranks: why nothing overlaps. */
+static void a_reason_is_that_of_the_operator(void **state)
+{
+    (void)state;
+    static const imx_op *const by_kernel[] = { &imx_op_dispatch, &imx_op_ag_moe, &imx_op_moe_rs };
+    for (int i = 0; i < 3; i++) {
+        imx_choice many = tuned_choice_of(by_kernel[i], 64, 64, 64, 18, 0, 1);
+        assert_string_equal(many.algorithm, "sequential");
+        assert_string_equal(many.why, "kernels reach at most 16 ranks");
+    }
+    imx_choice few = tuned_choice_of(&imx_op_ag_gemm, 64, 64, 64, 18, 0, 1);
+    assert_string_equal(few.why, "a shard is sent sooner than a second stream starts");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +231,7 @@ int main(void)
         cmocka_unit_test(the_slower_ones_count),
         cmocka_unit_test(any_rates_choose),
         cmocka_unit_test(another_device_chooses_by_its_own),
+        cmocka_unit_test(a_reason_is_that_of_the_operator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
