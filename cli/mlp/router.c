@@ -58,9 +58,9 @@ bool mlp_router_known(const model_config *config, st_error *error)
                            refused[i].says);
     return find_family(config) ||
            st_fail(error,
-                   "%s: model_type is '%.60s': experts are computed of mixtral, qwen2_moe, "
-                   "qwen3_moe, deepseek_v2 and deepseek_v3",
-                   path, name);
+                   "%s: model_type is %s: experts are computed of mixtral, qwen2_moe, qwen3_moe, "
+                   "deepseek_v2 and deepseek_v3",
+                   path, st_json_show(model_config_value(config, "model_type")).text);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
