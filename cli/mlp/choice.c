@@ -129,15 +129,15 @@ mlp_verdict mlp_judge(const imbrex_gate *gate, const double *logits, const doubl
 {
     static _Thread_local unsure key[MOST], score[MOST]; /* too much for a stack */
     double sum = 0, scale = gate->scale != 0 ? (double)gate->scale : 1;
-    bool finite = true;
+    bool is_number = true;
+    find_scores(gate, logits, by, score);
     for (int e = 0; e < gate->experts; e++)
-        finite = finite && isfinite(logits[e]) && (!correction || isfinite(correction[e]));
-    if (!finite) {
+        is_number = is_number && !isnan(score[e].is) && (!correction || isfinite(correction[e]));
+    if (!is_number) {
         for (int i = 0; i < gate->top_k; i++)
             right[i] = (double)NAN;
         return MLP_CHOSE_SAME;
     }
-    find_scores(gate, logits, by, score);
     for (int e = 0; e < gate->experts; e++) {
         double add = correction ? (double)correction[e] : 0;
         key[e] = correction ? (unsure){ score[e].is + add, score[e].by + 2e-7 * fabs(add) }

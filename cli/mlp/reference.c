@@ -2,6 +2,7 @@
  * measures is all that the operators round. */
 #include "mlp.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,6 +287,16 @@ static double size_of(const float *a, const float *b, int64_t n)
     return 2e-6 * sum;
 }
 
+/* A logit as float32 has it, and by what it may be off there: one that is infinite, by nothing. */
+static void find_logit(experts_work *x, const float *row, const float *router, int64_t n, int e)
+{
+    double logit = dot(row, router, n);
+    if (fabs(logit) > FLT_MAX)
+        logit = copysign((double)INFINITY, logit);
+    x->logits[e] = logit;
+    x->unsure[e] = isinf(logit) ? 0 : size_of(row, router, n);
+}
+
 /* What the tokens chose, and the weights that are right for that. */
 static void judge_rows(work *w, experts_work *x, int64_t rows, const mlp_choice *choice)
 {
@@ -294,8 +305,7 @@ static void judge_rows(work *w, experts_work *x, int64_t rows, const mlp_choice 
     for (int64_t r = 0; r < rows; r++) {
         double most = 0;
         for (int e = 0; e < experts->count; e++) {
-            x->logits[e] = dot(w->x + r * h, x->router + e * h, h);
-            x->unsure[e] = size_of(w->x + r * h, x->router + e * h, h);
+            find_logit(x, w->x + r * h, x->router + e * h, h, e);
             most = fmax(most, x->unsure[e]);
         }
         mlp_verdict verdict = mlp_judge(&experts->gate, x->logits, x->unsure,

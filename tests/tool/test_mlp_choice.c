@@ -104,6 +104,17 @@ static void a_token_without_numbers_is_nobodys_fault(void **state)
     assert_true(isnan(right[0]) && isnan(right[1]));
 }
 
+/* The gate's score of such a logit is 0. */
+static void an_expert_that_is_infinitely_bad_is_left_out(void **state)
+{
+    (void)state;
+    const double out = -(double)INFINITY, logits[EXPERTS] = { 0, log(3), out, 0, 0, 0, out, 0 };
+    double right[2];
+    assert_int_equal(judge(&plain, logits, 0, NULL, 1, 0, right), MLP_CHOSE_SAME);
+    assert_true(fabs(right[0] - 3.0 / 8) < 1e-12 && fabs(right[1] - 1.0 / 8) < 1e-12);
+    assert_int_equal(judge(&plain, logits, 0, NULL, 1, 2, right), MLP_STRAYED);
+}
+
 /* ---- All of a check -------------------------------------------------------------------------- */
 
 static mlp_reference reference;
@@ -200,6 +211,31 @@ static void wrong_weights_and_experts_fail(void **state)
     mlp_experts_free(&reference.experts);
 }
 
+/* In float32 that logit is -infinity.  What it may be off by must not excuse other weights. */
+static void a_logit_beyond_float32_excuses_nothing(void **state)
+{
+    (void)state;
+    static float rows[TOKENS * HIDDEN], router[EXPERTS * HIDDEN];
+    reference.experts = shard_random_experts(HIDDEN, FFN, EXPERTS, TOP_K);
+    matrix_copy(&x, 0, TOKENS, 0, HIDDEN, IMBREX_F32, rows, HIDDEN);
+    matrix_copy(&reference.experts.router, 0, EXPERTS, 0, HIDDEN, IMBREX_F32, router, HIDDEN);
+    for (int i = 0; i < TOKENS * HIDDEN; i++)
+        rows[i] = fabsf(rows[i]);
+    for (int h = 0; h < HIDDEN; h++)
+        router[5 * HIDDEN + h] = -3e38f;
+    x = (matrix){ TOKENS, HIDDEN, IMBREX_F32, rows, 0, 0 };
+    reference.experts.router = (matrix){ EXPERTS, HIDDEN, IMBREX_F32, router, 0, 0 };
+    for (int64_t t = 0; t < TOKENS; t++)
+        compute_token(t);
+    mlp_error error = check();
+    assert_true(mlp_check_passed(&error, IMBREX_F32));
+    assert_true(error.strayed == 0 && error.near == 0);
+    weights[7] *= 1.001f;
+    error = check();
+    assert_false(mlp_check_passed(&error, IMBREX_F32));
+    mlp_experts_free(&reference.experts);
+}
+
 static void pairs_are_counted_where_their_expert_is(void **state)
 {
     (void)state;
@@ -223,7 +259,9 @@ int main(void)
         cmocka_unit_test(weights_are_the_scores),
         cmocka_unit_test(groups_bound_the_choice),
         cmocka_unit_test(a_token_without_numbers_is_nobodys_fault),
+        cmocka_unit_test(an_expert_that_is_infinitely_bad_is_left_out),
         cmocka_unit_test(wrong_weights_and_experts_fail),
+        cmocka_unit_test(a_logit_beyond_float32_excuses_nothing),
         cmocka_unit_test(pairs_are_counted_where_their_expert_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
