@@ -451,8 +451,8 @@ enum {
 typedef struct imbrex_field {
     const char *name;  /* "experts"; of a struct in it, or behind a pointer, "norm.eps" */
     const char *type;  /* "int64", "int", "float", "dtype", "cache" (dtype or E4M3), "layout",
-                         "string"; of an operand what lies there: "matrix" (of the plan's dtype),
-                         "result", "int32", "float32";
+                         "scaling", "experts", "string"; of an operand what lies there: "matrix"
+                         (of the plan's dtype), "result", "int32", "float32";
                          of what args point to: "struct" */
     const char *text;  /* what it is, in words */
     const char *shape; /* of an operand: "[rows, k]", by layout "[n, k] or [k, n]"; else NULL */

@@ -100,7 +100,8 @@ class Layer:
         world = 1 if group is self.alone else self.ranks.world
         ffn, here = (self.ffn * world, self.experts // world) if whole else (self.ffn, self.experts)
         plan = group.ag_moe(self.tokens, 2 * ffn, self.hidden, self.experts, self.top_k,
-                            parallel=int(whole), algorithm=algorithm, align=SHORT)
+                            parallel="whole" if whole else "tensor", algorithm=algorithm,
+                            align=SHORT)
         routing = Routing(plan, here, self.tokens * self.top_k)
         c = peers.empty(plan.capacity, 2 * ffn)
         b = self.up.view(here, 2 * ffn, self.hidden)
@@ -126,7 +127,8 @@ class Layer:
         world = 1 if group is self.alone else self.ranks.world
         ffn, here = (self.ffn * world, self.experts // world) if whole else (self.ffn, self.experts)
         plan = group.moe_rs(self.tokens, self.hidden, ffn, self.experts, self.top_k,
-                            parallel=int(whole), algorithm=algorithm, align=SHORT)
+                            parallel="whole" if whole else "tensor", algorithm=algorithm,
+                            align=SHORT)
         pair = routing.fields["row_pair"].long()
         a = peers.empty(plan.capacity, ffn)
         a.normal_()

@@ -9,6 +9,8 @@ DTYPES = {"bf16": 1, "f16": 2, "f32": 3, "e4m3": 4, "e5m2": 5}
 WIRES = {name: DTYPES[name] for name in ("bf16", "f16", "f32", "e4m3")}
 LAYOUTS = {"nk": 0, "kn": 1}
 SCALINGS = {"unscaled": 0, "per_tensor": 1, "per_row": 2, "per_block": 3}
+EXPERTS = {"tensor": 0, "whole": 1}
+CHOICES = {"layout": LAYOUTS, "scaling": SCALINGS, "experts": EXPERTS}
 
 ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                              ctypes.c_size_t)
@@ -85,7 +87,7 @@ class Field:
     REQUIRED, OUTPUT, OPTIONAL, RUN = 1, 4, 8, 16  # imbrex.h: IMBREX_FIELD_...
     KINDS = {"int64": ctypes.c_int64, "int": ctypes.c_int, "float": ctypes.c_float,
              "dtype": ctypes.c_int, "cache": ctypes.c_int, "layout": ctypes.c_int,
-             "scaling": ctypes.c_int, "string": ctypes.c_char_p}
+             "scaling": ctypes.c_int, "experts": ctypes.c_int, "string": ctypes.c_char_p}
 
     def __init__(self, raw):
         self.name, self.type, self.text = raw.name.decode(), raw.type.decode(), raw.text.decode()

@@ -3,15 +3,15 @@ import collections.abc
 import inspect
 from typing import Any, Mapping, Optional
 
-from ._library import DTYPES, LAYOUTS, OPS, SCALINGS, WIRES, Field, choice, text
+from ._library import CHOICES, DTYPES, OPS, WIRES, Field, choice, text
 from ._operands import dtype_name
 from ._plan import Plan
 from ._types import DType
 
 _TYPES = {"int64": int, "int": int, "float": float, "dtype": DType, "cache": DType, "layout": str,
-          "scaling": str, "string": Optional[str]}
+          "scaling": str, "experts": str, "string": Optional[str]}
 _DEFAULTS = {"dtype": "bf16", "cache": None, "layout": "nk", "scaling": "unscaled",
-             "string": None}
+             "experts": "tensor", "string": None}
 
 
 def _is_other(field):
@@ -75,11 +75,9 @@ def desc_of(op, values, fields):
         elif field.type == "cache":  # None: as dtype
             given[field.name] = 0 if value is None else 4 if value == "e4m3" else \
                 DTYPES[dtype_name(value)]
-        elif field.type == "layout":
-            given[field.name] = choice(field.name, value, LAYOUTS)
-            names["layout"] = value
-        elif field.type == "scaling":
-            given[field.name] = choice(field.name, value, SCALINGS)
+        elif field.type in CHOICES:
+            given[field.name] = choice(field.name, value, CHOICES[field.type])
+            names[field.name] = value
         elif field.type == "string":
             given[field.name] = text(field.name, value)
     return op.Desc(**given), names["dtype"], names["layout"]

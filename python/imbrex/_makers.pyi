@@ -13,7 +13,7 @@ class Makers:
                 algorithm: Optional[str] = ..., chunk_rows: int = ..., sms: int = ...,
                 m_least: int = ..., batch_invariant: int = ..., out: DType = ...,
                 scaling: str = ..., fast_accumulation: int = ...) -> Plan: ...
-    def ag_moe(self, tokens: int, n: int, k: int, experts: int, top_k: int, parallel: int = ...,
+    def ag_moe(self, tokens: int, n: int, k: int, experts: int, top_k: int, parallel: str = ...,
                align: int = ..., rows: int = ..., dtype: DType = ..., layout: str = ...,
                algorithm: Optional[str] = ..., chunk_rows: int = ..., sms: int = ...,
                replicate: int = ..., out: DType = ..., scaling: str = ...) -> Plan: ...
@@ -52,7 +52,7 @@ class Makers:
     def merge_states(self, batch: int, heads: int, value_dim: int, queries: int = ...,
                      dtype: DType = ..., replicate: int = ..., algorithm: Optional[str] = ...,
                      sms: int = ...) -> Plan: ...
-    def moe_rs(self, tokens: int, n: int, k: int, experts: int, top_k: int, parallel: int = ...,
+    def moe_rs(self, tokens: int, n: int, k: int, experts: int, top_k: int, parallel: str = ...,
                align: int = ..., rows: int = ..., dtype: DType = ..., layout: str = ...,
                algorithm: Optional[str] = ..., chunk_rows: int = ..., sms: int = ...,
                replicate: int = ..., out: DType = ..., scaling: str = ...) -> Plan: ...

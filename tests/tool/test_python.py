@@ -171,7 +171,7 @@ class Python(unittest.TestCase):
 
         def work(group, rank):
             mine, here = rows_of(rank, tokens), rows_of(rank, experts)
-            sizes = {"tokens": tokens, "experts": experts, "top_k": top_k, "parallel": 1,
+            sizes = {"tokens": tokens, "experts": experts, "top_k": top_k, "parallel": "whole",
                      "dtype": "f32", "layout": "kn"}
             first = group.ag_moe(n=inner, k=hidden, **sizes)
             second = group.moe_rs(n=hidden, k=inner, **sizes)

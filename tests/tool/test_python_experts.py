@@ -83,7 +83,9 @@ class Experts(unittest.TestCase):
             sizes = {"tokens": tokens, "n": n, "k": k, "experts": experts, "top_k": 1,
                      "dtype": "e4m3", "out": "f32", "scaling": "per_row"}
             own = rows_of(rank, tokens)
-            plan = group.ag_moe(**sizes)
+            with self.assertRaisesRegex(ValueError, "parallel is 1: want one of 'tensor', 'whole'"):
+                group.ag_moe(parallel=1, **sizes)
+            plan = group.ag_moe(parallel="tensor", **sizes)
             routing = {name: numpy.zeros(size, "i4") for name, size in (
                 ("expert_begin", experts + 1), ("expert_rows", experts), ("row_pair",
                 plan.capacity), ("pair_row", tokens), ("pair_expert", tokens))}

@@ -85,9 +85,9 @@ def _ag_moe(a, b, ids, weights, experts, whole, align, rows, keep, replicate, m,
     if keep:
         operands["gathered"] = gathered
     return results, Call("ag_moe", a, m, operands, most=plan_tokens(m), n=b.shape[2],
-                         k=a.shape[1], experts=experts, top_k=top_k, parallel=int(whole),
-                         align=align, rows=c.shape[0], dtype=a.dtype, layout=layout,
-                         replicate=int(replicate))
+                         k=a.shape[1], experts=experts, top_k=top_k,
+                         parallel="whole" if whole else "tensor", align=align, rows=c.shape[0],
+                         dtype=a.dtype, layout=layout, replicate=int(replicate))
 
 
 def shapes_moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replicate, m,
@@ -107,8 +107,9 @@ def _moe_rs(a, b, routing, bias, residual, experts, top_k, whole, align, replica
     operands = {**given(a=a, bias=bias, residual=residual), "b": lies, "c": c,
                 "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}
     return c, Call("moe_rs", a, m, operands, most=plan_tokens(m), n=b.shape[2], k=a.shape[1],
-                   experts=experts, top_k=top_k, parallel=int(whole), align=align, rows=a.shape[0],
-                   dtype=a.dtype, layout=layout, replicate=int(replicate))
+                   experts=experts, top_k=top_k, parallel="whole" if whole else "tensor",
+                   align=align, rows=a.shape[0], dtype=a.dtype, layout=layout,
+                   replicate=int(replicate))
 
 
 # ---- tokens to their experts' ranks, and back ----------------------------------------------------

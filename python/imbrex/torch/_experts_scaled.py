@@ -63,9 +63,9 @@ def _ag_scaled_moe(a, b, scale_a, scale_b, ids, weights, out_dtype, experts, who
     operands = {**given(a=a, scale_a=scale_a, scale_b=scale_b), **choices, "b": lies, "c": c,
                 "routing": dict(zip(ROUTING, routing))}
     return results, Call("ag_moe", a, m, operands, most=plan_tokens(m), n=b.shape[2], k=a.shape[1],
-                         experts=experts, top_k=top_k, parallel=int(whole), align=align,
-                         rows=c.shape[0], dtype=TYPES[a.dtype], out=out_dtype, scaling=scaling,
-                         layout="nk", replicate=int(replicate))
+                         experts=experts, top_k=top_k, parallel="whole" if whole else "tensor",
+                         align=align, rows=c.shape[0], dtype=TYPES[a.dtype], out=out_dtype,
+                         scaling=scaling, layout="nk", replicate=int(replicate))
 
 
 def _shapes_scaled_moe_rs(a, b, scale_a, scale_b, routing, bias, residual, out_dtype, experts,
@@ -90,9 +90,9 @@ def _scaled_moe_rs(a, b, scale_a, scale_b, routing, bias, residual, out_dtype, e
                 "b": lies, "c": c,
                 "routing": {name: tensor.contiguous() for name, tensor in zip(ROUTING, routing)}}
     return c, Call("moe_rs", a, m, operands, most=plan_tokens(m), n=b.shape[2], k=a.shape[1],
-                   experts=experts, top_k=top_k, parallel=int(whole), align=align, rows=a.shape[0],
-                   dtype=TYPES[a.dtype], out=out_dtype, scaling=scaling, layout="nk",
-                   replicate=int(replicate))
+                   experts=experts, top_k=top_k, parallel="whole" if whole else "tensor",
+                   align=align, rows=a.shape[0], dtype=TYPES[a.dtype], out=out_dtype,
+                   scaling=scaling, layout="nk", replicate=int(replicate))
 
 
 for _name in "ag_scaled_moe", "scaled_moe_rs":
