@@ -2,10 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "imbrex.h"
 #include "options.h"
+#include "table.h"
 #include "text.h"
 
 /* The lines "key: value" as one flat object. */
@@ -82,8 +84,10 @@ int cli_info(int argc, char **argv)
     snprintf(lines + length, size - length, "%s%s", line, group ? "\n" : "");
     if (json)
         print_json(lines);
+    else if (isatty(STDOUT_FILENO))
+        table_say(stdout, 4, "%s", lines);
     else
-        text_say(stdout, "%s", lines);
+        text_say(stdout, "%s", lines); /* a line of it can be looked for */
     free(lines);
     return CLI_OK;
 }

@@ -60,6 +60,7 @@ class Options(unittest.TestCase):
         for command in COMMANDS:
             said = subprocess.run([os.path.join(BUILD, "imbrex"), command, "--help"], text=True,
                                   check=True, stdout=subprocess.PIPE, timeout=60).stdout
+            self.assertLessEqual(max(map(len, said.splitlines())), 100, said)
             options = re.findall(r"^  (?:-(\w), |    )--([\w-]+)", said, re.M)
             self.known[command] = {name for _, name in options}
             self.letters[command] = {letter: name for letter, name in options if letter}

@@ -1,4 +1,5 @@
 """imbrex doctor on this machine: what it tries, what it says of what is missing, its exit codes."""
+import contextlib
 import json
 import os
 import shutil
@@ -98,6 +99,18 @@ class Doctor(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.findings(TMPDIR=folder, IMBREX_NVRTC="")
             self.assertEqual(os.listdir(folder), [])
+
+    def test_info_fits_a_terminal(self):
+        end, terminal = os.openpty()
+        said = b""
+        with subprocess.Popen([TOOL, "info"], stdout=terminal), os.fdopen(end, "rb", 0) as ours:
+            os.close(terminal)
+            with contextlib.suppress(OSError):  # a terminal that nobody has any more
+                while part := ours.read(4096):
+                    said += part
+        lines = said.decode().splitlines()
+        self.assertGreater(len(lines), 20)
+        self.assertLessEqual(max(map(len, lines)), 100, lines)
 
     def test_wrong_usage(self):
         self.assertEqual(doctor("--quick").returncode, 2)
