@@ -1,5 +1,5 @@
 # imbrex_embed.cmake - puts the sources that are compiled at run time into the library: one C file
-# with the bytes of each, under the name that an #include gives it.
+# with the text of each, under the name that an #include gives it.
 #
 # Included by CMakeLists.txt it sets embedded_source, the generated file, and how to make it.  Run
 # as a script it makes it: cmake -DOUT=<file> -DROOT=<source folder> -P imbrex_embed.cmake
@@ -46,24 +46,25 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     return()
 endif()
 
-# The bytes of a file as C writes them.
-function(read_bytes file result)
-    file(READ ${file} hex HEX)
-    string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
-    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
-    set(${result} "${hex}" PARENT_SCOPE)
+# The text of a file as C writes it, a line each.
+function(read_text file result)
+    file(READ ${file} text)
+    string(REPLACE "\\" "\\\\" text "${text}")
+    string(REPLACE "\"" "\\\"" text "${text}")
+    string(REPLACE "\n" "\\n\"\n\"" text "${text}")
+    set(${result} "\"${text}\"" PARENT_SCOPE)
 endfunction()
 
 if(TEXT)
     string(REPLACE "," ";" files "${FILES}")
     set(all "")
     foreach(file ${files})
-        read_bytes(${file} bytes)
-        string(APPEND all "${bytes}\n")
+        read_text(${file} text)
+        string(APPEND all "\n${text}")
     endforeach()
     file(WRITE ${OUT}.new "/* Generated: a text. */\n"
                           "extern const char ${TEXT}[];\n\n"
-                          "const char ${TEXT}[] = {\n${all}0 };\n")
+                          "const char ${TEXT}[] =${all};\n")
     file(RENAME ${OUT}.new ${OUT})
     return()
 endif()
@@ -75,10 +76,9 @@ set(number 0)
 foreach(file ${files})
     file(RELATIVE_PATH name ${ROOT} ${file})
     string(REGEX REPLACE "^(include|src)/" "" name ${name})
-    read_bytes(${file} hex)
-    string(APPEND arrays "static const unsigned char file_${number}[] = {\n${hex}0 };\n\n")
-    string(APPEND rows "    { \"${name}\", (const char *)file_${number}, "
-                       "sizeof file_${number} - 1 },\n")
+    read_text(${file} text)
+    string(APPEND arrays "static const char file_${number}[] =\n${text};\n\n")
+    string(APPEND rows "    { \"${name}\", file_${number}, sizeof file_${number} - 1 },\n")
     math(EXPR number "${number} + 1")
 endforeach()
 file(WRITE ${OUT}.new
