@@ -131,27 +131,28 @@ static void tiles_of_8_bits_are_of_one_rank(void **state)
     assert_false(imx_tune_config(&in).spans_chunks);
 }
 
+/* Of two ranks, with scales of blocks. */
+static imx_tune_input in_blocks(int64_t m, int64_t n, int64_t k)
+{
+    return (imx_tune_input){ .shape = { m, n, k, IMBREX_E4M3, IMBREX_BF16, IMBREX_NK,
+                                        IMBREX_PER_BLOCK, false },
+                             .product = true,
+                             .ranks = 2,
+                             .nodes = 1,
+                             .arch = 90,
+                             .shared_bytes = 232448,
+                             .memory_gb_s = 4800,
+                             .rates = tuned_rates(),
+                             .workers = SMS,
+                             .sharers = 1 };
+}
+
 /* Few rows that come before the first tile come beneath own ones instead, where blocks that have
  * none of these have a tile less. */
 static void few_rows_come_beneath_own_tiles(void **state)
 {
     (void)state;
-    imx_tune_input in = { .shape = { .m = 512,
-                                     .n = 14336,
-                                     .k = 8192,
-                                     .dtype = IMBREX_E4M3,
-                                     .out = IMBREX_BF16,
-                                     .layout = IMBREX_NK,
-                                     .scaling = IMBREX_PER_BLOCK },
-                          .product = true,
-                          .ranks = 2,
-                          .nodes = 1,
-                          .arch = 90,
-                          .shared_bytes = 232448,
-                          .memory_gb_s = 4800,
-                          .rates = tuned_rates(),
-                          .workers = SMS,
-                          .sharers = 1 };
+    imx_tune_input in = in_blocks(512, 14336, 8192);
     assert_false(imx_tune_config(&in).spanning);
     in.shape.n = 12288; /* 96 own tiles, and 60 behind the first wave */
     assert_false(imx_tune_config(&in).spanning);
@@ -166,24 +167,9 @@ static const char *way_of(int64_t m, double store)
 {
     imx_rates rates = *tuned_rates();
     rates.store *= store;
-    imx_tune_input in = { .shape = { .m = m,
-                                     .n = 8192,
-                                     .k = 14336,
-                                     .dtype = IMBREX_E4M3,
-                                     .out = IMBREX_BF16,
-                                     .layout = IMBREX_NK,
-                                     .scaling = IMBREX_PER_BLOCK },
-                          .product = true,
-                          .scatters = true,
-                          .alike = true,
-                          .ranks = 2,
-                          .nodes = 1,
-                          .arch = 90,
-                          .shared_bytes = 232448,
-                          .memory_gb_s = 4800,
-                          .rates = &rates,
-                          .workers = SMS,
-                          .sharers = 1 };
+    imx_tune_input in = in_blocks(m, 8192, 14336);
+    in.scatters = in.alike = true;
+    in.rates = &rates;
     imx_config config = imx_tune_config(&in);
     assert_int_equal(config.halved, config.tile_cols == 256);
     return imx_choose(&imx_op_gemm_rs, &in, &config).algorithm;
