@@ -458,19 +458,20 @@ static bool is_wide(int number)
     return shapes[number].n > 1000;
 }
 
-/* To a sanitizer bf16 and f16 are the same accesses: of ALL it gets the two in turns.  So are to
- * ThreadSanitizer columns beside each other: it gets wide shapes in one dtype, of ALL alone. */
+/* To a sanitizer bf16 and f16 are the same accesses: of ALL it gets the two in turns.  Wide shapes
+ * are in one dtype, in turns, but where ALL is asked for without a sanitizer; and of columns beside
+ * each other, which are the same accesses to it, ThreadSanitizer gets those of ALL alone. */
 static bool is_in(op_part part, int number)
 {
     bool watched = SANITIZED || getenv("IMBREX_TEST_QUICK");
     bool third = part == OP_CASES_THIRD || (part == OP_CASES_WATCHED && watched);
     int at = number / (OPS * DTYPES), op = table_op(number), dtype = number % DTYPES;
-    bool wide = SANITIZED_THREADS && is_wide(at);
-    if (wide && third)
+    bool wide = is_wide(at), one = third || (wide && (SANITIZED || part == OP_CASES_WATCHED));
+    if (SANITIZED_THREADS && wide && third)
         return false;
-    if (SANITIZED && !third && !wide)
+    if (SANITIZED && !one)
         return dtype == DTYPES - 1 || dtype == (at + op) % (DTYPES - 1);
-    return !(third || wide) || (at + op + dtype) % 3 == 2;
+    return !one || (at + op + dtype) % 3 == 2;
 }
 
 typedef struct op_selection {
