@@ -43,8 +43,8 @@ class Wheel(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="imbrex_wheel_")
         dist, inside = os.path.join(cls.folder, "dist"), os.path.join(cls.folder, "inside")
-        # Not optimised, which is most of the time: nothing here asks how fast it is.
-        run(os.path.join(SOURCE, "script", "wheel"), dist, SKBUILD_CMAKE_BUILD_TYPE="Debug")
+        # Neither optimised nor for debuggers: nothing here asks how fast it is.
+        run(os.path.join(SOURCE, "script", "wheel"), dist, SKBUILD_CMAKE_BUILD_TYPE="None")
         cls.dist = sorted(os.path.basename(file) for file in glob.glob(os.path.join(dist, "*")))
         run(sys.executable, "-m", "venv", inside)
         cls.python = os.path.join(inside, "bin", "python")
