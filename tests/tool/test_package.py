@@ -73,12 +73,15 @@ class Package(unittest.TestCase):
             run("cc", os.path.join(OUTSIDE, "outside.c"), "-o", program, *flags)
             self.expect_39(program, LD_LIBRARY_PATH=self.libdir)
 
-    def test_without_mpi(self):
-        """CMake's FindMPI makes a target also where there is none."""
-        said = run("cmake", "-S", SOURCE, "-B", os.path.join(self.folder, "without_mpi"),
+    def test_without(self):
+        """CMake's FindMPI makes a target also where there is none.  What is switched off is not
+        looked for."""
+        said = run("cmake", "-S", SOURCE, "-B", os.path.join(self.folder, "without"),
                    "-DMPI_SKIP_COMPILER_WRAPPER=ON", "-DMPI_SKIP_GUESSING=ON",
-                   PKG_CONFIG_LIBDIR="/nonexistent")
+                   "-DIMBREX_BLAS=OFF", "-DIMBREX_JSON=OFF", PKG_CONFIG_LIBDIR="/nonexistent")
         self.assertIn("imbrex: nodes of CPU ranks, over MPI: no, not found\n", said)
+        self.assertIn("imbrex: products through CBLAS: no, switched off\n", said)
+        self.assertIn("imbrex: JSON with jansson: no, switched off\n", said)
 
     def test_soname(self):
         soname = re.search(r"SONAME\D*\[(.*)\]", run("readelf", "-d", self.library))
