@@ -12,6 +12,7 @@
 
 #include "kernels/gemm/schedule.h"
 #include "kernels/gemm/sm90_tile.h"
+#include "sanitized.h"
 
 enum { MOST_M = 128, MOST_N = 40, MOST_CHUNKS = 128, MOST_RANKS = 16 };
 
@@ -28,6 +29,12 @@ static const struct cut {
 static const int ns[] = { 0, 1, 2, 13, 16, 40 };
 
 static long tiles_seen;
+
+/* A sanitizer gets a third of them: values are the release build's. */
+static bool is_left_out(int number)
+{
+    return SANITIZED && number % 3;
+}
 
 /* With which schedule a check failed; printed by the check. */
 static void describe(const imx_schedule *s, long long index)
@@ -263,6 +270,8 @@ static void check_cut(const struct cut *cut, int ranks)
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
             for (int first = 0; first < ranks; first += 1 + ranks / 6) {
+                if (is_left_out((int)(i + 2 * j) + first))
+                    continue;
                 imx_schedule s = { .m = MOST_M,
                                    .n = ns[j],
                                    .ranks = ranks,
@@ -295,7 +304,7 @@ static void every_schedule_covers_in_order(void **state)
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
             check_cut(&cuts[i], ranks);
-    assert_true(tiles_seen > 1000000);
+    assert_true(tiles_seen > (SANITIZED ? 300000 : 1000000));
 }
 
 /* ---- tiles with rows of several ranks -------------------------------------------------------- */
@@ -401,6 +410,8 @@ static void spanning_tiles_wait_for_all_they_read(void **state)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             for (int m = 0; m <= 100; m += m < 40 ? 1 : 7) {
                 for (int first = 0; first < ranks; first++) {
+                    if (is_left_out(m + first))
+                        continue;
                     imx_schedule s = { .m = m,
                                        .n = columns[(m + first) % 4],
                                        .ranks = ranks,
@@ -419,7 +430,7 @@ static void spanning_tiles_wait_for_all_they_read(void **state)
             }
         }
     }
-    assert_true(tiles_seen > 1000000);
+    assert_true(tiles_seen > (SANITIZED ? 300000 : 1000000));
 }
 
 /* Chunks of columns: in the order of their numbers, each of the tiles that it counts. */
