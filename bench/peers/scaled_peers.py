@@ -6,6 +6,7 @@
   nccl+cublas   all_gather of rows and scales, then that; or that, then reduce_scatter
   async_tp      symm_mem's fused_all_gather_scaled_matmul, fused_scaled_matmul_reduce_scatter
   imbrex        what it chooses; of gemm each rank by itself
+  ...           with --ways: imbrex's algorithms by name; own: its local product alone
 
 e4m3, to bf16, b as [n, k]: N(0, 1) quantised with a scale a row and column (row), or for 128
 numbers of a row of a and 128 x 128 of b (block); sums in float32.  m, n, k are of all ranks
@@ -119,43 +120,52 @@ class Product(peers.Op):
                 found["async_tp"] = self.async_tp
         return found
 
-    def plan(self):
-        group = self.alone if self.op == "gemm" else self.ranks.imbrex
-        return getattr(group, self.op)(self.m, self.n, self.k, dtype="e4m3", out="bf16",
-                                       scaling="per_" + self.scaling, layout="nk",
-                                       m_least=self.m)
+    def plan(self, way):
+        alone = self.op == "gemm" or way == "own"
+        group, op = (self.alone, "gemm") if alone else (self.ranks.imbrex, self.op)
+        return getattr(group, op)(self.m, self.n, self.k, dtype="e4m3", out="bf16",
+                                  scaling="per_" + self.scaling, layout="nk", m_least=self.m,
+                                  algorithm=None if way in ("chosen", "own") else way)
 
-    def ours(self, plan):
+    def ours(self, plan, way):
         flat = self.scaling == "row"
-        return lambda a, b, c, s, t, *_: plan.run(
-            a, b, c, scale_a=s.view(-1) if flat else s, scale_b=t.view(-1) if flat else t,
-            stream=peers.stream())
+        whole = peers.empty(self.m, self.n) if way == "own" else None
+
+        def run(a, b, c, s, t, all_a, all_s, turned):
+            if way == "own":
+                a, s, c = all_a, all_s, whole
+            plan.run(a, b, c, scale_a=s.view(-1) if flat else s,
+                     scale_b=t.view(-1) if flat else t, stream=peers.stream())
+            return c
+        return run
 
 
 def time_shape(ranks, op, m, scaling, options):
     n, k = SHAPES[op]
     work = Product(ranks, op, m, n, k, scaling)
-    plan = work.plan()
+    ways = [way for way in options.ways.split(",") if op != "gemm" or way == "chosen"]
+    plans = {"imbrex" if way == "chosen" else way: work.plan(way) for way in ways}
     candidates = [peers.Candidate(name, work, f) for name, f in work.peers().items()]
-    candidates.append(peers.Candidate("imbrex", work, work.ours(plan)))
+    candidates += [peers.Candidate(name, work, work.ours(plan, name))
+                   for name, plan in plans.items()]
     able = peers.those_that_run(ranks, candidates, 3)
     first = work.sets[0]
     off = {}
     if any(c.name in ("cublas", "nccl+cublas") for c in able):
         want = work.nccl(*first).clone()
         off = {c.name: ranks.slowest([peers.difference(want, c)]) for c in able
-               if c.name in ("async_tp", "imbrex")}
+               if c.name not in ("cublas", "nccl+cublas", "own")}
     if m <= options.graph_rows:
         able = peers.capture_all(ranks, able)
     us = peers.measure(ranks, able, options.rounds) if options.rounds else {}
-    said = plan.describe().split("\n")[0]
-    peers.close(ranks, [plan])
+    said = {name: plan.describe().split("\n")[0] for name, plan in plans.items()}
+    peers.close(ranks, list(plans.values()))
     work.alone.close()
     return {"op": op, "ranks": ranks.world, "m": m, "n": n, "k": k, "dtype": "e4m3",
             "scaling": scaling, "graph": m <= options.graph_rows,
             "eager": [c.name for c in able if m <= options.graph_rows and not c.graph],
             "us": {w: round(t, 2) for w, t in us.items()}, "difference": off,
-            "wrong": sorted(w for w, d in off.items() if not d <= DIFFERENCE_MOST), "plan": said}
+            "wrong": sorted(w for w, d in off.items() if not d <= DIFFERENCE_MOST), "plans": said}
 
 
 def table(rows):
@@ -178,6 +188,8 @@ def options_of(words):
     parser.add_argument("--ops", default=",".join(SHAPES))
     parser.add_argument("--rows", default=ROWS)
     parser.add_argument("--scaling", default="row,block")
+    parser.add_argument("--ways", default="chosen", metavar="LIST",
+                        help="of imbrex: chosen, own, copy, store, ... (chosen)")
     parser.add_argument("--graph-rows", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=11, help="0: only compare results")
     parser.add_argument("--json", metavar="FILE", help="one object a line; - for standard output")

@@ -232,6 +232,20 @@ class ScaledPeers(unittest.TestCase):
                 self.peers.options_of(words)
             self.assertIn(want, said.getvalue())
 
+    def test_ways(self):
+        made = []
+        group = type("Group", (), {
+            name: lambda self, *sizes, op=name, **how: made.append((self, op, how["algorithm"]))
+            for name in ("gemm", "ag_gemm")})
+        work = self.peers.Product.__new__(self.peers.Product)
+        work.op, work.scaling, work.m, work.n, work.k = "ag_gemm", "block", 512, 256, 128
+        work.alone, work.ranks = group(), type("Ranks", (), {"imbrex": group()})
+        for way in self.peers.options_of(["--ways", "chosen,own,copy"]).ways.split(","):
+            work.plan(way)
+        self.assertEqual([how[1:] for how in made],
+                         [("ag_gemm", None), ("gemm", None), ("ag_gemm", "copy")])
+        self.assertEqual([how[0] is work.alone for how in made], [False, True, False])
+
     def test_table(self):
         row = {"op": "gemm", "m": 64, "n": 7168, "k": 8192, "scaling": "row",
                "us": {"cublas": 20, "imbrex": 15}, "eager": [], "wrong": ["imbrex"]}
