@@ -196,6 +196,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, cuts how)
         .dtype = (int)shape->dtype,
         .layout = (int)shape->layout,
         .out = (int)shape->out,
+        .scaling = (int)shape->scaling,
         .ranks = ranks,
         .sms = blocks,
         .scatters = in->scatters,

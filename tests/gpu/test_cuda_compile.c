@@ -367,18 +367,21 @@ static void scaled(void **state)
 {
     (void)state;
     static const int64_t shapes[][3] = {
-        { 8192, 7168, 8192 }, { 64, 4096, 4096 },  { 500, 7, 16 },       { 8192, 7680, 8192 },
-        { 8192, 1001, 4096 }, { 512, 7168, 8192 }, { 300, 11264, 4096 }, { 8192, 4096, 4096 },
+        { 8192, 7168, 8192 }, { 64, 4096, 4096 },   { 500, 7, 16 },
+        { 8192, 7680, 8192 }, { 8192, 1001, 4096 }, { 512, 7168, 8192 },
+        { 300, 11264, 4096 }, { 8192, 4096, 4096 }, { 1000, 7168, 4096 },
     };
     for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]) * 16; i++) {
         eight = (imx_shape){ .scaling = (imbrex_scaling)(i / 4 % 4),
                              .out = (imbrex_dtype)(1 + (i + i / 8) % 3),
                              .fast_accumulation = i / 4 % 4 < 3 && (i + i / 4) % 5 == 0 };
-        ranks = i < 16 ? 1 : 4; /* alone: of 256 columns */
+        bool alone = i < 16 || i / 16 == 8; /* of 256 columns, and of 224 */
+        ranks = alone ? 1 : 4;
         try_gemm(shapes[i / 16], i % 7 ? IMBREX_E4M3 : IMBREX_E5M2, IMBREX_NK,
-                 i < 16 ? 0 : both[i % 4], i == 19 ? LITTLE : i % 5 != 0, 1);
+                 alone ? 0 : both[i % 4], i == 19 ? LITTLE : i % 5 != 0, 1);
         assert_non_null(strstr(tried, "-DIMX_EIGHT="));
     }
+    ranks = 4;
 }
 
 /* Rows that go to peers: by the copy engine where it costs no stage, by warps elsewhere. */

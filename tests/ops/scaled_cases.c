@@ -347,6 +347,8 @@ static const scaled_case cases[] = {
       .where = CPU_ONLY },
     /* Tiles of several ranks' rows and of one's, several a block, more of k than a block holds. */
     { .m = 520, .n = 400, .k = 1040, .dtype = E4M3, .scaling = BLOCK, .sms = 4, .where = GPU_ONLY },
+    /* Alone of 224 columns. */
+    { .m = 300, .n = 440, .k = 272, .dtype = E4M3, .scaling = ROW, .sms = 6, .where = GPU_ONLY },
     { .m = 301, .n = 203, .k = 656, .dtype = E4M3, .scaling = BLOCK, .sms = 2, .where = GPU_ONLY },
     { .m = 400,
       .n = 320,

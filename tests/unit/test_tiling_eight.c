@@ -39,9 +39,11 @@ static void tiles_of_8_bits(void **state)
                 assert_true(c.tile_n % 32 == 0 && c.tile_n <= widest);
                 in.summable = in.spanning = kind / 3;
                 assert_in_range(imx_sm90_tune(&in).tile_n, 64, kind / 3 ? 128 : widest);
-                int parts =
-                    c.tile_n > 192 ? 2 : 1; /* that have room: else there were three stages */
-                assert_int_equal(parts * c.buffers * imx_sm90_tune_piece_cols(&c), c.tile_n);
+                int pieces = c.tile_n / imx_sm90_tune_piece_cols(&c);
+                int room = c.tile_n == 256 ? 2 : c.tile_n == 224 ? 6 : pieces; /* else 3 stages */
+                assert_int_equal(c.buffers, room);
+                assert_int_equal(c.halved, c.tile_n == 256);
+                assert_true(c.tile_n != 224 || kind == 0);
                 assert_in_range(c.shared_bytes, 1, SHARED_MOST);
                 assert_in_range(c.stages, 4, 13);
                 assert_int_equal(c.tile_m, rows <= 64 ? 64 : 128);
@@ -84,8 +86,8 @@ static void shapes_take_tiles(void **state)
         int ranks, scatters, rows, cols;
     } shapes[] = {
         { 8192, 7168, 8192, 1, 0, 128, 256 },  { 4096, 7168, 8192, 1, 0, 128, 256 },
-        { 2048, 7168, 8192, 1, 0, 256, 128 },  { 1000, 7168, 8192, 1, 0, 128, 256 },
-        { 512, 7168, 8192, 1, 0, 128, 256 },   { 1024, 6144, 8192, 1, 0, 128, 192 },
+        { 2048, 7168, 8192, 1, 0, 256, 128 },  { 1000, 7168, 8192, 1, 0, 128, 224 },
+        { 512, 7168, 8192, 1, 0, 128, 224 },   { 1024, 6144, 8192, 1, 0, 128, 192 },
         { 64, 7168, 8192, 1, 0, 64, 64 },      { 64, 14336, 8192, 1, 0, 64, 128 },
         { 128, 7168, 8192, 1, 0, 128, 64 },    { 8192, 14336, 8192, 2, 0, 128, 256 },
         { 2048, 14336, 8192, 2, 0, 128, 256 }, { 8192, 8192, 14336, 2, 1, 256, 256 },
@@ -102,6 +104,22 @@ static void shapes_take_tiles(void **state)
         imx_sm90_config c = imx_sm90_tune(&in);
         if (c.tile_rows != shapes[i].rows || c.tile_cols != shapes[i].cols)
             fail_msg("shape %zu: tiles of %d x %d", i, c.tile_rows, c.tile_cols);
+    }
+}
+
+/* Of 224 columns only where nothing travels and no blocks have scales. */
+static void some_tiles_are_of_224_columns(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        imx_sm90_input in = { .m = i / 4 ? 1000 : 512,
+                              .n = 7168,
+                              .k = 8192,
+                              .ranks = 1 + i / 2 % 2,
+                              .sms = SMS,
+                              .eight = 1,
+                              .by_block = i % 2 };
+        assert_int_equal(imx_sm90_tune(&in).tile_n == 224, i % 4 == 0);
     }
 }
 
@@ -194,6 +212,7 @@ int main(void)
         cmocka_unit_test(copies_spare_what_waits_for_stores),
         cmocka_unit_test(forms_of_8_bits),
         cmocka_unit_test(shapes_take_tiles),
+        cmocka_unit_test(some_tiles_are_of_224_columns),
         cmocka_unit_test(tiles_of_8_bits_are_of_one_rank),
     };
     return cmocka_run_group_tests_name("tiling_eight", tests, NULL, NULL);

@@ -33,6 +33,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .dtype = args->dtype,
         .layout = args->layout,
         .out = args->out,
+        .scaling = args->scaling,
         .ranks = s->ranks,
         .sms = blocks,
         .scatters = (args->features & IMX_GEMM_SCATTERS) != 0,

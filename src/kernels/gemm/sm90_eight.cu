@@ -14,12 +14,12 @@
  *   IMX_SCALING  imbrex_scaling
  *   IMX_FAST     sums stay in the tensor cores over all of k
  *   IMX_F16      c is f16, else bf16
- *   IMX_BUFFERS  the pieces of a tile that there is room for, all or half
+ *   IMX_BUFFERS  the pieces of a tile that there is room for, all, half or more
  */
 #include "sm90_consume.cuh"
 #include "sm90_scales.cuh"
 
-static_assert((IMX_BUFFERS == PIECES || 2 * IMX_BUFFERS == PIECES) && HALVES == 1,
+static_assert(IMX_BUFFERS <= PIECES && 2 * IMX_BUFFERS >= PIECES && HALVES == 1,
               "a tile has room in shared memory, or half of one");
 
 /* ---- a tile leaves --------------------------------------------------------------------------- */

@@ -270,6 +270,8 @@ IMX_FN float unpack(uint16_t element)
  * registers of their own. */
 #if defined(IMX_EIGHT) && !defined(IMX_FAST) && IMX_TILE_N == 256
 #define IMX_PRODUCT_N 128
+#elif defined(IMX_EIGHT) && !defined(IMX_FAST) && IMX_TILE_N == 224
+#define IMX_PRODUCT_N 112
 #else
 #define IMX_PRODUCT_N IMX_SUMS_N
 #endif

@@ -118,14 +118,22 @@ IMX_FN void add_part(float (&sum)[IMX_ACC], const float (&part)[IMX_PRODUCT_ACC]
 #if IMX_SCALING == 2
 
 /* A whole tile's sums, times their rows' scales, and their columns': `cols` has those of n columns,
- * of which the tile's begin at col.  What is not there does not matter. */
+ * of which the tile's begin at col.  What is not there does not matter.  A warp loads each of its
+ * columns' once. */
 IMX_FN void scale_sums(float (&sum)[IMX_ACC], float upper, float lower, const float *cols, int col,
                        int n)
 {
-    col += lane_here() % 4 * 2;
+    int lane = lane_here(), pair = lane % 4 * 2;
+    float of[IMX_TILE_N / 32];
+    static_assert(IMX_TILE_N % 32 == 0, "each lane has as many columns");
 #pragma unroll
-    for (int j = 0; j < IMX_ACC; j += 4, col += 8) {
-        float c0 = scale_at(cols + col, col < n), c1 = scale_at(cols + col + 1, col + 1 < n);
+    for (int i = 0; i < IMX_TILE_N / 32; i++)
+        of[i] = scale_at(cols + col + i * 32 + lane, col + i * 32 + lane < n);
+#pragma unroll
+    for (int j = 0; j < IMX_ACC; j += 4) {
+        int from = j / 4 % 4 * 8 + pair;
+        float c0 = __shfl_sync(0xffffffffu, of[j / 16], from);
+        float c1 = __shfl_sync(0xffffffffu, of[j / 16], from + 1);
         sum[j] *= upper * c0, sum[j + 1] *= upper * c1;
         sum[j + 2] *= lower * c0, sum[j + 3] *= lower * c1;
     }

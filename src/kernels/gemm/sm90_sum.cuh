@@ -4,8 +4,8 @@
  * stage's products are added up from 0 and then, in float32, to the sum of the stages before, with
  * their scales where they have some: `part` and `sum`, in as many registers.  Where those suffice
  * there are two parts, and the next stage's products are under way meanwhile, else those of the
- * other consumer.  Of tiles of 256 columns there is a part of one half, and the other half's
- * products come behind it.
+ * other consumer.  Of tiles of 224 and 256 columns there is a part of one half, and the other
+ * half's products come behind it.
  *
  *     consumer 0  | mul 0 | add 0 | mul 1 | add 1 | ...
  *     consumer 1          | mul 0 | add 0 | mul 1 | ...

@@ -52,6 +52,8 @@ enum {
     EIGHT_TWO_PERCENT = 95,
     EIGHT_TWO_PERCENT_PAIR = 91, /* of clusters of two */
     EIGHT_FEW = 192,             /* columns, where rows are few */
+    EIGHT_ALONE = 224,           /* columns, where nothing travels and no blocks have scales */
+    EIGHT_STAGES = 4,            /* before there is room for all of a tile */
     EIGHT_STORED = 160, /* columns, where ordinary stores want registers, too, or what leaves wants
                          * the bandwidth that blocks take which read b each for itself */
     TALL_ROWS = 192,
@@ -363,13 +365,15 @@ static imx_sm90_config small(const imx_sm90_input *in, int64_t rows)
 }
 
 /* Of 8 bits, whose sums are kept twice, of 256 columns those of one half at a time.  The first
- * eight fit 512 to 8192 rows x 7168 x 8192 with a scale a row, alone on an H200; the last two are
- * guesses. */
+ * eight fit 512 to 8192 rows x 7168 x 8192 with a scale a row, alone on an H200; the next two are
+ * guesses.  Of 224 columns 2048 rows took 1.025 times as long as of 128 by clusters of two, which
+ * makes 1068; 512 and 1000 rows, 0.85 and 0.88 times as long as of 256, would make 963 and 993.
+ * With scales of blocks 512 and 1000 rows took 1.05 times as long as of 256. */
 static const candidate candidates_eight[] = {
     { 128, 256, 0, 1, 1, 990 },  { 128, 256, 0, 2, 1, 1005 }, { 128, 192, 0, 1, 1, 1000 },
     { 128, 192, 0, 2, 1, 1027 }, { 128, 160, 0, 2, 1, 1063 }, { 128, 160, 0, 1, 1, 1071 },
     { 128, 128, 0, 2, 1, 1145 }, { 128, 128, 0, 1, 1, 1130 }, { 128, 96, 0, 1, 1, 1200 },
-    { 128, 64, 0, 1, 1, 1400 },
+    { 128, 64, 0, 1, 1, 1400 },  { 128, 224, 0, 1, 1, 1068 },
 };
 
 /* k is added up in one order, whatever m is: no two blocks make a tile.  Where rows are few narrow
@@ -390,6 +394,8 @@ static imx_sm90_config eight(const imx_sm90_input *in, int64_t rows)
         if (c->tile_n > EIGHT_STORED && (in->n % 8 || (in->scatters && c->cluster_m == 1)))
             continue;
         if (c->tile_n > EIGHT_FEW && rows <= ROWS_FEW)
+            continue;
+        if (c->tile_n == EIGHT_ALONE && (beside || in->by_block))
             continue;
         if (in->summable && c->tile_n > EIGHT_SUMMED)
             continue;
@@ -415,6 +421,19 @@ static bool fits(const imx_sm90_config *c, int b_kn)
     return imx_sm90_tune_shared_bytes(c, b_kn) <= SHARED_MOST;
 }
 
+/* Pieces of an 8-bit tile that there is room for: all, or as many as leave enough stages. */
+static void make_room_for_tile(imx_sm90_config *c)
+{
+    int pieces = c->tile_n / imx_sm90_tune_piece_cols(c);
+    imx_sm90_config least = *c;
+    least.stages = EIGHT_STAGES;
+    least.buffers = pieces;
+    while (!fits(&least, 0))
+        least.buffers--;
+    c->buffers = least.buffers;
+    c->halved = 2 * c->buffers <= pieces;
+}
+
 /* At the price of large tiles' second buffer of c, if need be, or of a stage, if five are left. */
 static void make_room_for_bulk(imx_sm90_config *c, int b_kn)
 {
@@ -435,10 +454,8 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
                         : rows <= ROWS_FEW ? small(in, rows)
                                            : large(in);
     c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a half is one piece */
-    if (in->eight) {
-        c.halved = c.tile_n > EIGHT_FEW;
-        c.buffers = c.tile_n / imx_sm90_tune_piece_cols(&c) / (c.halved ? 2 : 1);
-    }
+    if (in->eight)
+        make_room_for_tile(&c);
     while (!fits(&c, in->b_kn))
         c.stages--;
     if (in->pushes && !in->eight)

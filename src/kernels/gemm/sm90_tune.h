@@ -16,6 +16,7 @@ typedef struct imx_sm90_input {
     int sms;         /* blocks that may run side by side */
     int b_kn;        /* b is [k, n] */
     int eight;       /* a and b are of 8 bits: sm90_eight.cu */
+    int by_block;    /* likewise, and blocks of both have scales */
     int scatters;    /* tiles go to their rows' owners */
     int hooks;       /* likewise, and also of one rank */
     int spanning;    /* likewise, and tiles have rows of several ranks, which may come and read */
@@ -34,7 +35,7 @@ typedef struct imx_sm90_config {
     int stages;               /* of 128 bytes along k */
     int cluster_m;            /* blocks of a cluster, below each other */
     int split;                /* blocks, 1 or 2, that make a tile together: a cluster's, too */
-    int buffers;              /* pieces of c a warp has room for, 1 or 2; of 8 bits half or all */
+    int buffers;              /* pieces of c a warp has room for, 1 or 2; of 8 bits half or more */
     int halved;               /* half a tile has to leave before there is room for all of it */
     int bulk;                 /* the copy engine pushes, by way of shared memory */
     int cluster;              /* blocks of a cluster in all */

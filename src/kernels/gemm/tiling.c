@@ -98,6 +98,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .sms = in->sms,
             .b_kn = in->layout == IMBREX_KN,
             .eight = imx_dtype_eight(in->dtype),
+            .by_block = in->scaling == IMBREX_PER_BLOCK,
             .scatters = in->scatters,
             .hooks = in->hooks,
             .spanning = in->spanning,

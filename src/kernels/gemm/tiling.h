@@ -14,7 +14,7 @@ typedef struct imx_tiling_input {
     size_t shared_bytes; /* of the GPU's shared memory that a block may ask for */
     int64_t m, n, k;
     int dtype, layout; /* imbrex_dtype, imbrex_layout */
-    int out;           /* of c, where dtype is of 8 bits */
+    int out, scaling;  /* of c; imbrex_scaling; where dtype is of 8 bits */
     int ranks;         /* how the rows are cut */
     int sms;           /* blocks that may run side by side */
     int scatters;      /* rows of c go to their owners */
