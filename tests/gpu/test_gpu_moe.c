@@ -1,10 +1,16 @@
 /* test_gpu_moe.c - ag_moe and moe_rs on real GPUs, bit for bit: on one, and on several where there
- * are as many. */
+ * are as many.  `sanitized`: a few cases on one. */
+#include <string.h>
+
 #include "gpu.h"
 #include "moe_cases.h"
 #include "moe_scaled_cases.h"
 
 enum { EXPERTS, WIDE, SCALED, SCALED_WIDE, TABLES };
+
+enum { STEP_FAKE = 7, STEP_SANITIZED = 23 }; /* of a table's cases one is taken */
+
+static bool sanitized;
 
 typedef struct ranks_of {
     int ranks, table;
@@ -12,7 +18,7 @@ typedef struct ranks_of {
 
 static int through(int table, imbrex_group *group)
 {
-    moe_walk walk = { .step = gpu_is_fake() ? 7 : 1 };
+    moe_walk walk = { .step = sanitized ? STEP_SANITIZED : gpu_is_fake() ? STEP_FAKE : 1 };
     moe_scaled_walk scaled = { .step = walk.step };
     switch (table) {
     case EXPERTS:
@@ -46,7 +52,8 @@ static int on_ranks(void *ctx)
 
 int main(int argc, char **argv)
 {
-    gpu_begin(argc, argv);
+    sanitized = argc > 1 && strcmp(argv[1], "sanitized") == 0;
+    gpu_begin(sanitized ? 1 : argc, argv);
     static const char *const names[TABLES] = { "experts on %d", "wide tiles on %d",
                                                "experts of 8 bits on %d",
                                                "wide tiles of 8 bits on %d" };
@@ -54,7 +61,7 @@ int main(int argc, char **argv)
         ranks_of of = { .ranks = i / TABLES + 1, .table = i % TABLES };
         char name[80];
         snprintf(name, sizeof name, names[of.table], of.ranks);
-        if (gpu_wanted("%s", name))
+        if ((!sanitized || of.ranks == 1) && gpu_wanted("%s", name))
             gpu_report(gpu_isolated(on_ranks, &of, 120));
     }
     return gpu_end();
