@@ -130,7 +130,8 @@ static imx_ll_args rows_args(const imx_variant *variant, int64_t m, imx_ll_how h
     int64_t all = shape->m * row, sent = fans ? imx_ll_share(false, all, ranks) : all;
     bool lines = imx_transfer_ll_lines(variant, sent);
     int pieces = imx_ll_pieces(shape->n, shape->m);
-    int64_t piece = imx_ll_piece_cols(shape->n, pieces) * element;
+    int piece_cols = imx_ll_piece_cols(shape->n, pieces);
+    int64_t piece = piece_cols * element;
     int64_t units = shape->m * pieces * imx_ll_piece_units(lines, piece, row, ranks, fans);
     return (imx_ll_args){
         .m = m,
@@ -141,6 +142,7 @@ static imx_ll_args rows_args(const imx_variant *variant, int64_t m, imx_ll_how h
         .how = how,
         .dtype = (int)shape->out,
         .pieces = pieces,
+        .piece_cols = piece_cols,
         .plan = imx_variant_point(variant),
         .part_bytes = (int64_t)imx_align((size_t)units * sizeof(imx_ll_unit), 128),
         .norm = imx_norm_largest(variant, m),

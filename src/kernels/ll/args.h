@@ -54,13 +54,14 @@ typedef enum imx_ll_how { IMX_LL_GATHERS, IMX_LL_REDUCES, IMX_LL_FANS } imx_ll_h
 
 typedef struct imx_ll_args {
     int64_t m, row_bytes;
-    int64_t most; /* bytes of the longest shard */
-    int ranks;    /* these four are fixed when the kernel is made, and so is the grid */
-    int lines;    /* else words */
-    int how;      /* imx_ll_how */
-    int dtype;    /* imbrex_dtype, of what is added */
-    int pieces;   /* of a row, with a norm */
-    int plan;     /* for the wait point */
+    int64_t most;   /* bytes of the longest shard */
+    int ranks;      /* these four are fixed when the kernel is made, and so is the grid */
+    int lines;      /* else words */
+    int how;        /* imx_ll_how */
+    int dtype;      /* imbrex_dtype, of what is added */
+    int pieces;     /* of a row, with a norm */
+    int piece_cols; /* of a whole one */
+    int plan;       /* for the wait point */
     int64_t part_bytes;
     const void *from, *bias, *residual;
     void *to;

@@ -21,7 +21,7 @@ static void rows_config(const imx_ll_args *args, const imx_cuda_target *target, 
                         imx_cuda_config *config)
 {
     int element = args->dtype == IMBREX_F32 ? 4 : 2;
-    int64_t piece = (int64_t)imx_ll_piece_cols(args->norm.n, args->pieces) * element;
+    int64_t piece = (int64_t)args->piece_cols * element;
     bool cluster = target->arch >= 90 && args->pieces > 1 && args->pieces <= blocks;
     int rooms = args->how == IMX_LL_FANS ? 3 : 2; /* rows, and gamma */
     int together = cluster ? args->pieces : 1, rows = blocks / together;

@@ -24,15 +24,18 @@ enum {
     ROOMS = 1 + IMX_TWO_SHOTS, /* of rows in turns */
 };
 
-/* What blocks of a row tell each other of it. */
+/* What blocks of a row tell each other of it.  A segment's squares say themselves of which row they
+ * are, so that nobody waits for what else those blocks have under way: x the sum; y the row's mark,
+ * and 1 if the block gave up. */
 typedef struct told {
-    float squares[SEGMENTS], largest[SEGMENTS * GROUPS];
+    uint2 squares[SEGMENTS];
+    float largest[SEGMENTS * GROUPS];
 } told;
+static_assert(SEGMENTS <= LANES, "a lane has a segment's");
 
 /* What is where in shared memory: this block's columns of ROOMS rows, and of gamma. */
 extern __shared__ uint4 room[];
 static __shared__ told all_told[2]; /* of rows in turns: one is read while the next one comes */
-static __shared__ float gave_up;    /* not 0: a block of the row did */
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
@@ -63,7 +66,7 @@ LL_FN int64_t unit_of(place p)
 
 LL_FN int piece_bytes(const imx_ll_args &args)
 {
-    return imx_ll_piece_cols(args.norm.n, args.pieces) * ELEMENT;
+    return args.piece_cols * ELEMENT;
 }
 
 LL_FN piece piece_of(const imx_ll_args &args, int64_t row, int number)
@@ -74,15 +77,33 @@ LL_FN piece piece_of(const imx_ll_args &args, int64_t row, int number)
     return p;
 }
 
-/* Blocks that have a row together; which of them this is; its pieces. */
-LL_FN int blocks_of_row(const imx_ll_args &args)
+/* The first row of this block, and how far apart its rows are; which of a row's blocks it is; its
+ * pieces. */
+LL_FN int first_row(void)
 {
-    return IMX_CLUSTER ? args.pieces : 1;
+    int cluster = (int)blockIdx.x;
+#if IMX_CLUSTER
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
+#endif
+    return cluster;
 }
 
-LL_FN int first_piece(const imx_ll_args &args)
+LL_FN int rows_apart(void)
 {
-    return IMX_CLUSTER ? (int)(blockIdx.x % (unsigned)args.pieces) : 0;
+    int clusters = (int)gridDim.x;
+#if IMX_CLUSTER
+    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(clusters));
+#endif
+    return clusters;
+}
+
+LL_FN int first_piece(void)
+{
+    int rank = 0;
+#if IMX_CLUSTER
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
 }
 
 LL_FN int own_pieces(const imx_ll_args &args)
@@ -144,7 +165,7 @@ LL_FN const imx_ll_unit *arrival(const imx_ll_args &args, int p, At at, uint64_t
 /* A unit of a sum is here; to: the row's room. */
 LL_FN void keep(const imx_ll_args &args, const piece &p, int unit, imx_ll_unit sum, char *to)
 {
-    int in_block = p.first - first_piece(args) * piece_bytes(args);
+    int in_block = p.first - first_piece() * piece_bytes(args);
     store_data(to + in_block, p.bytes, unit, sum);
     if (args.norm.h)
         store_data((char *)args.norm.h + p.row * args.row_bytes + p.first, p.bytes, unit, sum);
@@ -259,6 +280,37 @@ LL_FN void tell(const imx_ll_args &args, float *to, float x)
 #endif
 }
 
+/* The same of both words at once. */
+LL_FN void tell_marked(const imx_ll_args &args, uint2 *to, float x, unsigned mark)
+{
+    uint64_t word = (uint64_t)mark << 32 | __float_as_uint(x);
+#if IMX_CLUSTER
+    if (lane_of() < args.pieces)
+        asm volatile("{\n\t.reg .u32 there;\n\t"
+                     "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+                     "st.relaxed.cluster.shared::cluster.u64 [there], %2;\n\t}"
+                     :
+                     : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(lane_of()), "l"(word)
+                     : "memory");
+#else
+    if (lane_of() == 0)
+        *(volatile uint64_t *)to = word;
+#endif
+}
+
+/* Both words, once they are the row's. */
+LL_FN uint2 told_of(const uint2 *at, unsigned mark)
+{
+    uint64_t word;
+    do {
+        asm volatile("ld.relaxed.cluster.shared::cta.u64 %0, [%1];"
+                     : "=l"(word)
+                     : "r"((uint32_t)__cvta_generic_to_shared(at))
+                     : "memory");
+    } while (((unsigned)(word >> 32) | 1) != (mark | 1));
+    return make_uint2((unsigned)word, (unsigned)(word >> 32));
+}
+
 /* All threads of them. */
 LL_FN void meet(void)
 {
@@ -284,7 +336,7 @@ LL_FN void load_eight(const char *from, int column, float *x)
 
 LL_FN int own_columns(const imx_ll_args &args)
 {
-    int first = first_piece(args) * piece_bytes(args), left = (int)args.row_bytes - first;
+    int first = first_piece() * piece_bytes(args), left = (int)args.row_bytes - first;
     int most = own_pieces(args) * piece_bytes(args);
     return (left < most ? left : most) / ELEMENT;
 }
@@ -294,17 +346,42 @@ LL_FN const char *own_gamma(const imx_ll_args &args)
     return room_of(args, ROOMS);
 }
 
-LL_FN void tell_squares(const imx_ll_args &args, const char *row, told *told)
+LL_FN float squares_of(const char *row, int segment)
 {
-    int segment = first_piece(args) * (piece_bytes(args) / (IMX_NORM_SEGMENT * ELEMENT));
+    float x[GROUPS][TOGETHER];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        load_eight(row, segment * IMX_NORM_SEGMENT + g * GROUP_COLS + lane_of() * TOGETHER, x[g]);
+    return norm_squares(x);
+}
+
+/* Of this block's segments, marked as the row's. */
+LL_FN void tell_squares(const imx_ll_args &args, const char *row, told *told, unsigned mark)
+{
+    int segment = first_piece() * (piece_bytes(args) / (IMX_NORM_SEGMENT * ELEMENT));
 #pragma unroll 1
     for (int s = (int)threadIdx.x / LANES; s * IMX_NORM_SEGMENT < own_columns(args); s += warps()) {
-        float x[GROUPS][TOGETHER];
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            load_eight(row, s * IMX_NORM_SEGMENT + g * GROUP_COLS + lane_of() * TOGETHER, x[g]);
-        tell(args, &told->squares[segment + s], norm_squares(x));
+        float squares = args.norm.rms ? squares_of(row, s) : 0.0f;
+        tell_marked(args, &told->squares[segment + s], squares, mark);
     }
+}
+
+/* By what the row is multiplied, as all of its blocks have told; 0: some block gave up.  A warp. */
+LL_FN int take_squares(const imx_ll_args &args, const told *told, unsigned mark, float *inverse)
+{
+    int segments = ((int)args.norm.n + IMX_NORM_SEGMENT - 1) / IMX_NORM_SEGMENT;
+    uint2 mine = make_uint2(0, mark);
+    if (lane_of() < segments)
+        mine = told_of(&told->squares[lane_of()], mark);
+    float squares = 0.0f;
+#pragma unroll
+    for (int s = 0; s < SEGMENTS; s++) {
+        float one = __uint_as_float(__shfl_sync(0xffffffffu, mine.x, s));
+        if (s < segments)
+            squares = __fadd_rn(squares, one);
+    }
+    *inverse = args.norm.rms ? imx_norm_inverse(squares, args.norm.n, args.norm.eps) : 0.0f;
+    return __all_sync(0xffffffffu, mine.y == mark);
 }
 
 /* The columns of group g of this block's as they become c, or before they are quantised. */
@@ -321,11 +398,12 @@ LL_FN void normed(const imx_ll_args &args, const char *row, int g, float inverse
 }
 
 /* This warp's groups.  PER_ROW: once for the scale, and once more by it. */
-LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums, told *told)
+LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums, told *told,
+                         float inverse)
 {
     const imx_norm_args &norm = args.norm;
-    int first = first_piece(args) * piece_bytes(args) / ELEMENT, n = (int)norm.n;
-    float inverse = norm.rms ? norm_inverse(&norm, told->squares) : 0.0f, scale = 0.0f;
+    int first = first_piece() * piece_bytes(args) / ELEMENT, n = (int)norm.n;
+    float scale = 0.0f;
     if (norm.quant == IMBREX_PER_TENSOR)
         scale = *(const volatile float *)norm.scale;
 #pragma unroll 1
@@ -360,18 +438,20 @@ LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums,
     }
 }
 
-/* The row's sums are here, if there; 0: some block of it gave up. */
-LL_FN int norm_row(const imx_ll_args &args, int64_t row, const char *sums, told *told, int there)
+/* The row's sums are here, if there; 0: some block of it gave up.  number: from 1 on, of this
+ * block's rows. */
+LL_FN int norm_row(const imx_ll_args &args, int64_t row, unsigned number, const char *sums,
+                   told *told, int there)
 {
+    const unsigned mark = number << 1;
+    float inverse;
     there = __syncthreads_and(there);
-    if (args.norm.rms && there)
-        tell_squares(args, sums, told);
-    if (!there && threadIdx.x < LANES)
-        tell(args, &gave_up, 1.0f);
-    meet();
-    if (gave_up != 0.0f)
+    tell_squares(args, sums, told, mark | !there);
+    if (!IMX_CLUSTER)
+        __syncthreads();
+    if (!take_squares(args, told, mark, &inverse))
         return 0;
-    store_columns(args, row, sums, told);
+    store_columns(args, row, sums, told, inverse);
     __syncthreads(); /* before another row comes to the same place */
     return 1;
 }
@@ -380,7 +460,7 @@ LL_FN int norm_row(const imx_ll_args &args, int64_t row, const char *sums, told 
 
 LL_FN const char *gamma_at(const imx_ll_args &args)
 {
-    return (const char *)args.norm.gamma + first_piece(args) * piece_bytes(args);
+    return (const char *)args.norm.gamma + first_piece() * piece_bytes(args);
 }
 
 /* Before the kernel ahead has ended, which may have made it: none of it is read. */
@@ -417,11 +497,18 @@ LL_FN void clear_rooms(const imx_ll_args &args)
     }
 }
 
+/* Of no row. */
+LL_FN void clear_told(void)
+{
+    if (threadIdx.x < 2 * SEGMENTS)
+        all_told[threadIdx.x / SEGMENTS].squares[threadIdx.x % SEGMENTS] = make_uint2(0, 0);
+}
+
 /* This rank's share of a row's sums; then, in two shots, the others'; 0: gave up. */
 LL_FN int add_row(const imx_ll_args &args, const imbrexd_watch &watch, int64_t row, uint64_t epoch,
                   char *to)
 {
-    int from = first_piece(args), there = 1;
+    int from = first_piece(), there = 1;
     for (int p = from; p < from + own_pieces(args) && there; p++)
         there = add_piece(args, watch, piece_of(args, row, p), epoch, to);
     return there;
@@ -430,7 +517,7 @@ LL_FN int add_row(const imx_ll_args &args, const imbrexd_watch &watch, int64_t r
 LL_FN int take_row(const imx_ll_args &args, const imbrexd_watch &watch, int64_t row, uint64_t epoch,
                    char *to)
 {
-    int from = first_piece(args), there = 1;
+    int from = first_piece(), there = 1;
     for (int p = from; p < from + own_pieces(args) && there && IMX_TWO_SHOTS; p++)
         there = take_piece(args, watch, piece_of(args, row, p), epoch, to);
     return there;
@@ -438,8 +525,8 @@ LL_FN int take_row(const imx_ll_args &args, const imbrexd_watch &watch, int64_t 
 
 LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
 {
-    int64_t first = blockIdx.x / blocks_of_row(args), step = gridDim.x / blocks_of_row(args);
-    int from = first_piece(args), to = from + own_pieces(args);
+    int64_t first = first_row(), step = rows_apart();
+    int from = first_piece(), to = from + own_pieces(args);
     uint64_t *at = &args.uses[blockIdx.x];
     uint64_t epoch = *(volatile uint64_t *)at + 1;
     for (int64_t row = first; row < args.m; row += step)
@@ -450,17 +537,19 @@ LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
     __syncthreads(); /* all threads have read the epoch */
     if (threadIdx.x == 0)
         *(volatile uint64_t *)at = epoch;
-    int there = 1, turn = 0;
+    int there = 1;
+    unsigned number = 0;
     int64_t adds = first; /* the next row to be added */
 #pragma unroll 1
-    for (int64_t row = first; row < args.m; row += step, turn ^= 1) {
+    for (int64_t row = first; row < args.m; row += step) {
+        int turn = number++ & 1;
         char *sums = room_of(args, turn % ROOMS);
         for (; there && adds < args.m && adds < row + ROOMS * step; adds += step)
             there = add_row(args, watch, adds, epoch, adds == row ? sums : room_of(args, turn ^ 1));
         if (IMX_TWO_SHOTS) /* who misses a rank's part says so before others miss what it is for */
             there = __syncthreads_and(there);
         there = there && take_row(args, watch, row, epoch, sums);
-        if (!norm_row(args, row, sums, &all_told[turn], there))
+        if (!norm_row(args, row, number, sums, &all_told[turn], there))
             return;
     }
 }
@@ -469,8 +558,7 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
     imx_ll_rows(const __grid_constant__ imx_ll_args args,
                 const __grid_constant__ imbrexd_watch watch)
 {
-    if (threadIdx.x == 0)
-        gave_up = 0.0f;
+    clear_told();
     clear_rooms(args);
     if (args.norm.rms)
         fetch_gamma(args);
