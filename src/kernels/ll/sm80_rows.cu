@@ -7,7 +7,7 @@
  *
  * Blocks first send all of their rows, then take one after the other:
  *
- *     sum, unit by unit | into shared memory | squares, to all blocks of the row | meet | c
+ *     sum, unit by unit | into shared memory | squares, to all blocks of the row | all of them | c
  *
  * In two shots every rank adds up its lines of each piece, and sends the sums to all, whose blocks
  * of the same number look for them.  What is to be sent of the next row goes before this one's sums
@@ -303,10 +303,14 @@ LL_FN uint2 told_of(const uint2 *at, unsigned mark)
 {
     uint64_t word;
     do {
+#if IMX_CLUSTER
         asm volatile("ld.relaxed.cluster.shared::cta.u64 %0, [%1];"
                      : "=l"(word)
                      : "r"((uint32_t)__cvta_generic_to_shared(at))
                      : "memory");
+#else
+        word = *(const volatile uint64_t *)at;
+#endif
     } while (((unsigned)(word >> 32) | 1) != (mark | 1));
     return make_uint2((unsigned)word, (unsigned)(word >> 32));
 }
