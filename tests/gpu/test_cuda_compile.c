@@ -130,6 +130,7 @@ static void ll(void **state)
                 try_either(&imx_kernel_ll, &args, i + (size_t)(lines + args.dtype));
                 args.norm.n = IMX_LL_ROW_BYTES / (args.dtype == IMBREX_F32 ? 4 : 2); /* normed */
                 args.row_bytes = IMX_LL_ROW_BYTES, args.pieces = i % 2 ? 1 : 8;
+                args.piece_cols = imx_ll_piece_cols(args.norm.n, args.pieces);
                 try_either(&imx_kernel_ll, &args, i / 2 + (size_t)args.dtype);
             }
         }
@@ -369,8 +370,9 @@ static void scaled(void **state)
     static const int64_t shapes[][3] = {
         { 8192, 7168, 8192 }, { 64, 4096, 4096 },   { 500, 7, 16 },
         { 8192, 7680, 8192 }, { 8192, 1001, 4096 }, { 512, 7168, 8192 },
-        { 300, 11264, 4096 }, { 8192, 4096, 4096 }, { 1000, 7168, 4096 },
+        { 300, 11264, 4096 }, { 8192, 4096, 4096 }, { 1000, 8192, 4096 },
     };
+    int narrow = 0;
     for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]) * 16; i++) {
         eight = (imx_shape){ .scaling = (imbrex_scaling)(i / 4 % 4),
                              .out = (imbrex_dtype)(1 + (i + i / 8) % 3),
@@ -380,7 +382,10 @@ static void scaled(void **state)
         try_gemm(shapes[i / 16], i % 7 ? IMBREX_E4M3 : IMBREX_E5M2, IMBREX_NK,
                  alone ? 0 : both[i % 4], i == 19 ? LITTLE : i % 5 != 0, 1);
         assert_non_null(strstr(tried, "-DIMX_EIGHT="));
+        if (i / 16 == 8 && eight.scaling != IMBREX_PER_BLOCK && strstr(tried, "-DIMX_WG_M="))
+            narrow += strstr(tried, "-DIMX_TILE_N=224 ") != NULL;
     }
+    assert_in_range(narrow, 6, 12);
     ranks = 4;
 }
 

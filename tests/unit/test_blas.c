@@ -71,6 +71,9 @@ static void the_product_has_a_name(void **state)
     imx_blas_threads(1);
     assert_non_null(imx_blas_name());
     assert_true(imx_blas_name()[0] != '\0');
+#ifdef IMX_IS_PLAIN /* built to have no other */
+    assert_memory_equal(imx_blas_name(), "plain", 5);
+#endif
 }
 
 int main(void)
