@@ -117,23 +117,31 @@ IMX_FN void add_part(float (&sum)[IMX_ACC], const float (&part)[IMX_PRODUCT_ACC]
 
 #if IMX_SCALING == 2
 
-/* A whole tile's sums, times their rows' scales, and their columns': `cols` has those of n columns,
- * of which the tile's begin at col.  What is not there does not matter.  A warp loads each of its
- * columns' once. */
-IMX_FN void scale_sums(float (&sum)[IMX_ACC], float upper, float lower, const float *cols, int col,
-                       int n)
+static_assert(IMX_TILE_N % 32 == 0, "each lane has as many columns");
+
+/* Of a whole tile: of this lane's two rows, and of every 32nd of the columns. */
+typedef struct tile_scales {
+    float row[2], col[IMX_TILE_N / 32];
+} tile_scales;
+
+/* `cols` has those of n columns, of which the tile's begin at col.  What is not there does not
+ * matter. */
+IMX_FN void load_cols(tile_scales *s, const float *cols, int col, int n)
 {
-    int lane = lane_here(), pair = lane % 4 * 2;
-    float of[IMX_TILE_N / 32];
-    static_assert(IMX_TILE_N % 32 == 0, "each lane has as many columns");
+    col += lane_here();
 #pragma unroll
     for (int i = 0; i < IMX_TILE_N / 32; i++)
-        of[i] = scale_at(cols + col + i * 32 + lane, col + i * 32 + lane < n);
+        s->col[i] = scale_at(cols + col + i * 32, col + i * 32 < n);
+}
+
+IMX_FN void scale_sums(float (&sum)[IMX_ACC], const tile_scales &s)
+{
+    float upper = s.row[0], lower = s.row[1];
 #pragma unroll
     for (int j = 0; j < IMX_ACC; j += 4) {
-        int from = j / 4 % 4 * 8 + pair;
-        float c0 = __shfl_sync(0xffffffffu, of[j / 16], from);
-        float c1 = __shfl_sync(0xffffffffu, of[j / 16], from + 1);
+        int from = j / 4 % 4 * 8 + lane_here() % 4 * 2;
+        float c0 = __shfl_sync(0xffffffffu, s.col[j / 16], from);
+        float c1 = __shfl_sync(0xffffffffu, s.col[j / 16], from + 1);
         sum[j] *= upper * c0, sum[j + 1] *= upper * c1;
         sum[j + 2] *= lower * c0, sum[j + 3] *= lower * c1;
     }

@@ -15,13 +15,15 @@
  *   IMX_FAST     sums stay in the tensor cores over all of k
  *
  * Who includes it has A_BYTES, STAGE_BYTES, TILE_K, release, and TWO_PARTS: the columns of a tile,
- * at most, that there are registers for two parts of.  It defines `making`, a tile that is being
+ * at most, that there are registers for two parts of; PER_ROW also ASKS_BENEATH, whether there are
+ * some for a tile's scales beside its products.  It defines `making`, a tile that is being
  * made, with at least these fields:
  *
  *     base, at       the ring, and the stage of this step
  *     first_row      of the consumer's rows of the tile
  *     before         the stage of the step before
  *     scales, next   PER_BLOCK, of these four steps, and as they come of the next four
+ *     whole          PER_ROW, of the tile
  */
 #ifndef IMX_SM90_SUM_CUH
 #define IMX_SM90_SUM_CUH
@@ -39,7 +41,21 @@ IMX_FN void go_on(making *t, int i);      /* its products are under way: `at` mo
 IMX_FN block_scales load_scales(const making *t, int first);
 IMX_FN bool has_asked(const making *t); /* while the tile before was made, for the first four */
 IMX_FN int first_col(const making *t);
+#elif IMX_SCALING == 2
+IMX_FN void load_scales(tile_scales *s, const making *t);
 #endif
+
+/* Those of a tile, or of its first four steps, are asked for. */
+IMX_FN void ask_scales(making *t)
+{
+#if IMX_SCALING == 3
+    if (!has_asked(t))
+        t->next = load_scales(t, 0);
+#elif IMX_SCALING == 2
+    if (ASKS_BENEATH)
+        load_scales(&t->whole, t);
+#endif
+}
 
 /* d (+)= a stage's a and b, of which columns of product q; add: whether it adds from the first. */
 IMX_FN void multiply(float (&d)[IMX_PRODUCT_ACC], uint32_t stage_address, int first_row, int q,
@@ -75,6 +91,8 @@ IMX_FN void make_sum(float (&sum)[IMX_ACC], making *t, int steps)
     for (int i = 0; i < steps; i++) {
         await_step(t, i);
         multiply(sum, t->base + t->at.stage * STAGE_BYTES, t->first_row, 0, i > 0);
+        if (i == 0)
+            ask_scales(t);
         uint32_t before = t->before;
         go_on(t, i);
         wgmma_wait(1);
@@ -99,15 +117,6 @@ enum { BEGUN = PARTS > 1 || PRODUCTS > 1 };
 #if IMX_SCALING == 3
 enum { EARLY = PRODUCTS > 1 || COL_BLOCKS == 1 }; /* of one of b's blocks they take few registers */
 #endif
-
-/* Those of a tile's first four steps are asked for. */
-IMX_FN void ask_scales(making *t)
-{
-#if IMX_SCALING == 3
-    if (!has_asked(t))
-        t->next = load_scales(t, 0);
-#endif
-}
 
 /* Scales of step i, if these are others than the ones before; those of four steps more are asked
  * for: they take longer than a step to come.  ptxas makes whatever reads a register wait for all

@@ -36,7 +36,7 @@ IMX_FN uint32_t room_for(uint32_t base, int p)
     return base + PIECES_AT + (warp_row() / 16 * PIECES + p) * IMX_GROUPED_PIECE;
 }
 
-enum { TWO_PARTS = CONSUMERS == 1 ? 128 : 0 };
+enum { TWO_PARTS = CONSUMERS == 1 ? 128 : 0, ASKS_BENEATH = IMX_TILE_N <= 128 };
 
 /* A tile that is being made, by one of the consumers. */
 typedef struct making {
@@ -47,7 +47,7 @@ typedef struct making {
     uint32_t before; /* the stage of the step before */
     int source[2];   /* whose scales this lane's rows have; -1: none */
 #if IMX_SCALING == 2
-    float scale[2];
+    tile_scales whole;
 #elif IMX_SCALING == 3
     product_scales scales; /* of these four steps */
     block_scales next;     /* of the next four */
@@ -78,19 +78,25 @@ IMX_FN void send(const imx_grouped_args &args, const tile_info *t, uint32_t base
 
 IMX_FN void go_on(making *t, int i)
 {
-#if IMX_SCALING == 2
-#pragma unroll
-    for (int h = 0; h < 2 && i == 0; h++)
-        t->scale[h] =
-            scale_at(t->args->scale_a + t->source[h] * t->args->scale_stride, t->source[h] >= 0);
-#endif
     if (i > 0 && i <= PIECES)
         send(*t->args, note_of(t->now ^ 1), t->base, i - 1, i);
     t->before = t->at.stage;
     step(&t->at);
 }
 
-#if IMX_SCALING == 3
+#if IMX_SCALING == 2
+
+IMX_FN void load_scales(tile_scales *s, const making *t)
+{
+    const imx_grouped_args &args = *t->args;
+    const tile_info *note = note_of(t->now);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        s->row[h] = scale_at(args.scale_a + t->source[h] * args.scale_stride, t->source[h] >= 0);
+    load_cols(s, args.scale_b + note->expert * args.n, note->col, (int)args.n);
+}
+
+#elif IMX_SCALING == 3
 
 IMX_FN int first_col(const making *t)
 {
@@ -126,12 +132,12 @@ IMX_FN bool has_asked(const making *)
 #endif
 
 /* The tile's sums, to where they leave from: whatever was there has left. */
-IMX_FN void fill(float (&sum)[IMX_ACC], const making *t)
+IMX_FN void fill(float (&sum)[IMX_ACC], making *t)
 {
 #if IMX_SCALING == 2
-    const tile_info *note = note_of(t->now);
-    scale_sums(sum, t->scale[0], t->scale[1], t->args->scale_b + note->expert * t->args->n,
-               note->col, (int)t->args->n);
+    if (!ASKS_BENEATH)
+        load_scales(&t->whole, t);
+    scale_sums(sum, t->whole);
 #endif
     uint32_t packed[IMX_ACC / 2];
 #pragma unroll
