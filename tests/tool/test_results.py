@@ -1,5 +1,5 @@
 """docs/results.md and the README's pictures are what script/results and script/figures make of the
-files of figures in docs/results."""
+files of figures in docs/results, and docs/reference.md what script/reference makes of headers."""
 import csv
 import glob
 import importlib.machinery
@@ -34,6 +34,19 @@ class Results(unittest.TestCase):
             page = os.path.join(folder, "page.md")
             subprocess.check_call([sys.executable, os.path.join(SOURCE, "script", "results"), page])
             self.assertEqual(read(page), read("docs", "results.md"), "run script/results again")
+
+    def test_reference(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = os.path.join(folder, "page.md")
+            subprocess.check_call([sys.executable, os.path.join(SOURCE, "script", "reference"),
+                                   page])
+            self.assertEqual(read(page), read("docs", "reference.md"), "run script/reference again")
+        named = re.findall(r"`(imbrex_\w+)`", " ".join(re.findall("^### .*", read(
+            "docs", "reference.md"), re.M)))
+        index = re.findall(r"^\| (`imbrex.*?) \|", read("docs", "api.md"), re.M)
+        functions = set(re.findall(r"\w+", " ".join(index)))
+        self.assertGreater(len(functions), 40)
+        self.assertEqual(sorted(functions - set(named)), [])
 
     def test_pictures(self):
         with tempfile.TemporaryDirectory() as folder:
