@@ -1,6 +1,6 @@
 /* test_gpu_nodes.c - the GPUs of this machine as two logical nodes of two ranks, a process a rank,
  * which share a GPU where there are few, with NCCL between them by way of sockets: the table of
- * operators, large products queued and compared bit by bit, the caller's own exchanges, what a
+ * operators, large products queued and compared bit by bit, exchanges, experts, what a
  * trace says of the network, and a rank that is killed.  On fake GPUs ranks are threads, and NCCL
  * is a fake one. */
 #include <signal.h>
@@ -9,11 +9,13 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "dispatch_cases.h"
 #include "exchange_cases.h"
 #include "fake_driver.h"
 #include "fake_nccl.h"
 #include "gpu.h"
 #include "imbrex_device.h"
+#include "moe_cases.h"
 #include "op_cases.h"
 #include "op_image.h"
 
@@ -122,6 +124,17 @@ static int table(imbrex_group *group, void *ctx)
     if (imbrex_group_rank(group) == 0)
         printf("  %d cases of %d\n", j->walk.to ? j->walk.to : all, all);
     return failed;
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+/* ag_moe and moe_rs; dispatch and combine. */
+static int experts(imbrex_group *group, void *ctx)
+{
+    moe_walk walk = { .step = gpu_is_fake() ? 5 : 1 };
+    int step = gpu_is_fake() ? 5 : 1;
+    (void)ctx;
+    return moe_cases_device(group, &walk) || exchange_on_device(group, &step);
 }
 
 /* ---- large products, queued ------------------------------------------------------------------ */
@@ -337,6 +350,7 @@ int main(int argc, char **argv)
     end_ns = imbrexd_now_ns() + total_s * 1000000000LL;
     run("queued", SIZE, queued, TIMEOUT_MS, in_time ? QUEUED_S : total_s, 0);
     run("exchange", SIZE, exchange_cases, TIMEOUT_MS, in_time ? KILLED_S : total_s, 0);
+    run("experts", SIZE, experts, TIMEOUT_MS, in_time ? QUEUED_S : total_s, 0);
     run("trace", SIZE, traced, TIMEOUT_MS, in_time ? KILLED_S : total_s, 0);
     if (!gpu_is_fake())
         run("a rank is killed", SIZE, survives, KILLED_MS, KILLED_S, 1);

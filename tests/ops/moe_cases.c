@@ -543,8 +543,11 @@ static moe_case wide_case_of(int s, int i)
 
 static int walk_table(imbrex_group *group, const moe_walk *walk, char *arena)
 {
+    bool several = imbrex_group_node(group, imbrex_group_size(group) - 1) > 0;
     for (int i = 0; i < SHAPES * KINDS * 2; i += walk->step) {
         moe_case c = case_of(i);
+        if (several)
+            c.gathers = over_nodes[i / 2 % 3], c.scatters = over_nodes[i % 3];
         if (check_case(group, &c, arena))
             return 1;
     }
@@ -556,19 +559,6 @@ static int walk_wide(imbrex_group *group, const moe_walk *walk, char *arena)
     for (int i = 0; i < WIDE * 6; i += walk->step) {
         moe_case c = wide_case_of(i / 6, i % 6);
         if (i % 6 < 2 * wide[i / 6].tries && check_case(group, &c, arena))
-            return 1;
-    }
-    return 0;
-}
-
-int moe_cases_over_nodes(imbrex_group *group, void *untyped)
-{
-    const moe_walk *walk = untyped;
-    for (int i = 0; i < SHAPES * KINDS * 2; i += walk->step) {
-        moe_case c = case_of(i);
-        c.gathers = over_nodes[i / 2 % 3];
-        c.scatters = over_nodes[i % 3];
-        if (check_case(group, &c, NULL))
             return 1;
     }
     return 0;

@@ -41,14 +41,11 @@ int moe_run_rs(imbrex_group *group, imbrex_plan *plan, const moe_bench *b);
 int moe_check_routing(const moe_bench *b);
 int moe_check_products(const moe_bench *b);
 
-/* Both operators through the table. */
+/* Both operators through the table, over nodes by what there is for that. */
 typedef struct moe_walk {
     int step; /* every so-many-th case */
 } moe_walk;
 int moe_cases_all(imbrex_group *group, void *walk);
-
-/* The same where ranks are on several nodes, as many on each. */
-int moe_cases_over_nodes(imbrex_group *group, void *walk);
 
 /* The same on a device that does not read the host's memory. */
 int moe_cases_device(imbrex_group *group, void *walk);

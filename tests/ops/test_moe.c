@@ -35,7 +35,7 @@ static int over_nodes(int ranks, int node_ranks, int step)
     ranks_desc desc = { .size = ranks, .node_ranks = node_ranks };
     imx_net_of_test = &net_threads;
     net_threads_reset();
-    int failed = ranks_run(&desc, moe_cases_over_nodes, &(moe_walk){ .step = step });
+    int failed = ranks_run(&desc, moe_cases_all, &(moe_walk){ .step = step });
     imx_net_of_test = NULL;
     return failed;
 }
@@ -379,8 +379,8 @@ static int as_rank(void)
     const imbrex_group_desc desc = { .device = "cpu" };
     imbrex_group *group;
     RANK_OK(imbrex_group_create(&desc, &group));
-    int failed = moe_cases_over_nodes(group, &(moe_walk){ .step = 11 }) ||
-                 exchange_every_case(group, &(int){ 13 });
+    int failed =
+        moe_cases_all(group, &(moe_walk){ .step = 11 }) || exchange_every_case(group, &(int){ 13 });
     imbrex_group_destroy(group);
     return failed;
 }
