@@ -277,7 +277,6 @@ static imbrex_status add_route(bench *b, int i, const char *name, int32_t tokens
         .weights = (float *)(pair_row + (size_t)2 * pairs),
     };
     b->calls[i].args_bytes = sizeof(imx_route_args);
-    b->calls[i].bytes = pairs;
     IMX_TRY(put_packed(b, packed, tokens, words));
     return add(b, i, name, &imx_kernel_route);
 }
