@@ -263,16 +263,26 @@ LL_FN int take_piece(const imx_ll_args &args, const imbrexd_watch &watch, const 
 
 /* ---- the norm of a row ----------------------------------------------------------------------- */
 
+#if IMX_CLUSTER
+/* Where *own is of the row's block that this lane's number names. */
+LL_FN uint32_t at_block_of_lane(const void *own)
+{
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"((uint32_t)__cvta_generic_to_shared(own)), "r"(lane_of()));
+    return there;
+}
+#endif
+
 /* A warp, to all blocks of the row: *to becomes x. */
 LL_FN void tell(const imx_ll_args &args, float *to, float x)
 {
 #if IMX_CLUSTER
     if (lane_of() < args.pieces)
-        asm volatile("{\n\t.reg .u32 there;\n\t"
-                     "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-                     "st.shared::cluster.f32 [there], %2;\n\t}"
+        asm volatile("st.shared::cluster.f32 [%0], %1;"
                      :
-                     : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(lane_of()), "f"(x)
+                     : "r"(at_block_of_lane(to)), "f"(x)
                      : "memory");
 #else
     if (lane_of() == 0)
@@ -286,11 +296,9 @@ LL_FN void tell_marked(const imx_ll_args &args, uint2 *to, float x, unsigned mar
     uint64_t word = (uint64_t)mark << 32 | __float_as_uint(x);
 #if IMX_CLUSTER
     if (lane_of() < args.pieces)
-        asm volatile("{\n\t.reg .u32 there;\n\t"
-                     "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-                     "st.relaxed.cluster.shared::cluster.u64 [there], %2;\n\t}"
+        asm volatile("st.relaxed.cluster.shared::cluster.u64 [%0], %1;"
                      :
-                     : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(lane_of()), "l"(word)
+                     : "r"(at_block_of_lane(to)), "l"(word)
                      : "memory");
 #else
     if (lane_of() == 0)
