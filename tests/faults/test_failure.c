@@ -14,10 +14,10 @@
 
 #include "imbrex_device.h"
 #include "meeting.h"
+#include "op_norm.h"
 #include "pause.h"
 #include "plan/plan.h"
 #include "ranks.h"
-#include "reference.h"
 
 enum { RANKS = 4, VICTIM = 2, TIMEOUT_MS = 700, RUNS = 6 };
 #define LINK "0.001" /* GB/s: a run takes 50 ms or more */
@@ -40,46 +40,24 @@ static stage *shared;
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
-typedef struct buffers {
-    char *a, *b, *c[RUNS];
-} buffers;
-
-static buffers take(const op_case *c, int ranks, int r)
-{
-    op_sizes n = op_sizes_of(c, c->m, ranks, r);
-    size_t bytes = element_bytes(c->dtype);
-    buffers x = { .a = malloc((size_t)n.a * bytes + 1), .b = malloc((size_t)n.b * bytes + 1) };
-    for (int i = 0; i < RUNS; i++)
-        x.c[i] = malloc((size_t)n.c * bytes + 1);
-    input_fill(c->dtype, r, 0, x.a, n.a);
-    input_fill(c->dtype, INPUT_B + r, 0, x.b, n.b);
-    return x;
-}
-
-static void drop(buffers *x)
-{
-    free(x->a);
-    free(x->b);
-    for (int i = 0; i < RUNS; i++)
-        free(x->c[i]);
-}
-
-static imbrex_status enqueue(imbrex_plan *plan, const op_case *c, const buffers *x, int runs)
+static imbrex_status enqueue(imbrex_plan *plan, const op_image *x, int runs)
 {
     imbrex_status status = IMBREX_OK;
-    for (int i = 0; i < runs && status == IMBREX_OK; i++) {
-        imbrex_args args = { .a = x->a, .b = c->k ? x->b : NULL, .c = x->c[i] };
+    imbrex_args args = op_image_args(&shared->c, x, shared->c.m);
+    for (int i = 0; i < runs && status == IMBREX_OK; i++)
         status = imbrex_plan_run(plan, &args, NULL);
-    }
     return status;
 }
 
-static int check_values(const op_case *c, int ranks, int r, const char *have)
+static int check_values(imbrex_group *group, const op_image *x)
 {
+    const op_case *c = &shared->c;
+    int ranks = imbrex_group_size(group), r = imbrex_group_rank(group);
     reference_error error;
-    int64_t wrong = reference_check(c, c->m, ranks, r, have, &error);
+    op_matrix sum = c->norm.rms ? op_image_h(c, x) : x->c;
+    int64_t wrong = reference_check(c, c->m, ranks, r, x->host + sum.at, &error);
     RANK_CHECK(wrong < 0, "c[%lld] is %g, want %g", (long long)wrong, error.have, error.want);
-    return 0;
+    return c->norm.rms ? op_norm_check(group, c, c->m, x) : 0;
 }
 
 /* ---- the victim ------------------------------------------------------------------------------ */
@@ -90,12 +68,12 @@ static void await_survivors(const int *count)
         usleep(1000);
 }
 
-static int go(imbrex_group *group, imbrex_plan *plan, const buffers *x)
+static int go(imbrex_group *group, imbrex_plan *plan, const op_image *x)
 {
     await_survivors(&shared->ready);
     bool slow = getenv("IMBREX_CPU_LINK") != NULL; /* else the wire cannot be slowed */
     if (slow && shared->fate != ABSENT && shared->fate != LEAVES) {
-        RANK_OK(enqueue(plan, &shared->c, x, RUNS));
+        RANK_OK(enqueue(plan, x, RUNS));
         usleep(60000); /* in the middle of the first or second run */
     }
     shared->victim = getpid();
@@ -141,7 +119,7 @@ static int check_story(const op_case *c, imbrex_status status, int64_t took_ms)
 }
 
 /* Every later call fails at once, with the same story. */
-static int check_later(imbrex_group *group, imbrex_plan *plan, const buffers *x)
+static int check_later(imbrex_group *group, imbrex_plan *plan, const op_image *x)
 {
     char first[512];
     snprintf(first, sizeof first, "%s", story());
@@ -150,11 +128,11 @@ static int check_later(imbrex_group *group, imbrex_plan *plan, const buffers *x)
     imbrex_plan *other;
     void *memory;
     const imbrex_status later[] = {
-        enqueue(plan, &shared->c, x, 1),
+        enqueue(plan, x, 1),
         imbrex_mem_alloc(group, 64, &memory),
         case_plan(group, &shared->c, &other),
         imbrex_barrier(group, NULL),
-        imbrex_copy(group, x->c[0], x->a, 1, NULL),
+        imbrex_copy(group, x->host + x->c.at, x->host + x->a.at, 1, NULL),
         imbrex_stream_sync(group, NULL),
     };
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
@@ -181,12 +159,12 @@ static int go_on(int rank)
     RANK_OK(imbrex_group_create(&(imbrex_group_desc){ .timeout_ms = 20000 }, &group));
     RANK_OK(case_plan(group, &shared->c, &plan));
     int r = imbrex_group_rank(group);
-    buffers x = take(&shared->c, RANKS - 1, r);
-    RANK_OK(enqueue(plan, &shared->c, &x, 1));
+    op_image x = op_image_take(&shared->c, shared->c.m, RANKS - 1, r, NULL);
+    RANK_OK(enqueue(plan, &x, 1));
     RANK_OK(imbrex_stream_sync(group, NULL));
-    int failed = check_values(&shared->c, RANKS - 1, r, x.c[0]);
+    int failed = check_values(group, &x);
     imbrex_group_destroy(group);
-    drop(&x);
+    op_image_drop(&x);
     return failed;
 }
 
@@ -206,10 +184,10 @@ static int check_names(void)
     return 0;
 }
 
-static int survive(imbrex_group *group, imbrex_plan *plan, const buffers *x)
+static int survive(imbrex_group *group, imbrex_plan *plan, const op_image *x)
 {
     __atomic_add_fetch(&shared->ready, 1, __ATOMIC_ACQ_REL);
-    imbrex_status status = enqueue(plan, &shared->c, x, RUNS);
+    imbrex_status status = enqueue(plan, x, RUNS);
     if (status == IMBREX_OK)
         status = imbrex_stream_sync(group, NULL);
     int64_t took_ms =
@@ -230,14 +208,14 @@ static int play(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
     imbrex_plan *plan;
     RANK_OK(imbrex_group_create(&desc, &group));
     RANK_OK(case_plan(group, c, &plan));
-    buffers x = take(c, RANKS, rank);
-    RANK_OK(enqueue(plan, c, &x, 1));
+    op_image x = op_image_take(c, c->m, RANKS, rank, NULL);
+    RANK_OK(enqueue(plan, &x, 1));
     RANK_OK(imbrex_barrier(group, NULL));
     RANK_OK(imbrex_stream_sync(group, NULL));
     if (check_names())
         return 1;
     int failed = rank == VICTIM ? go(group, plan, &x) : survive(group, plan, &x);
-    drop(&x);
+    op_image_drop(&x);
     if (rank == VICTIM)
         return failed;
     /* The last one to see the failure ends the stopped rank. */
@@ -301,6 +279,7 @@ static void where_kernels_store(void **state)
 {
     (void)state;
     static const fate hows[] = { KILLED, STOPPED, KILLED, STOPPED, KILLED };
+    static const char *const summing[] = { "all_reduce", "gemm_ar" };
     unsetenv("IMBREX_CPU_LINK");
     for (int i = 0; i < OPS; i++) {
         const char *algorithm = strcmp(ops[i], "gemm_rs") == 0 ? BY_TILES : "store";
@@ -316,6 +295,12 @@ static void where_kernels_store(void **state)
         set_stage(ops[2 + i], "ll", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
         shared->c.m = 64; /* few enough for lines */
         shared->c.chunk_rows = 0;
+        play_all(shared->fate, RANKS_PROCESSES);
+    }
+    /* Rows are normed beneath what is stored to peers. */
+    for (int i = 0; i < 4; i++) {
+        set_stage(summing[i / 2], "store", RANKS_PROCESSES ? hows[i] : ABSENT, RANKS_PROCESSES);
+        shared->c.residual = shared->c.norm.rms = 1;
         play_all(shared->fate, RANKS_PROCESSES);
     }
     setenv("IMBREX_CPU_LINK", LINK, 1);

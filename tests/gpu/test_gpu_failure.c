@@ -342,6 +342,8 @@ static const scene scenes[] = {
     { "all_reduce", "ll", LATE, NORMED },
     { "all_reduce", "ll2", STOPPED, NORMED },
     { "all_reduce", "ll2", LATE, NORMED },
+    { "all_reduce", "store", KILLED, NORMED },
+    { "all_reduce", "store", STOPPED, NORMED },
     { "all_reduce", "store", LATE, NORMED },
 };
 enum { SCENES = sizeof scenes / sizeof scenes[0] };
