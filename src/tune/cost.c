@@ -57,7 +57,9 @@ imx_problem imx_cost_problem(const imx_tune_input *in, const imx_config *config)
 
 double imx_cost_made(const imx_tune_input *in, double elements)
 {
-    return elements * (double)in->shape.k / in->rates->block;
+    const imx_rates *rates = in->rates;
+    double rate = imx_dtype_is_8bit(in->shape.dtype) ? rates->block_fp8 : rates->block;
+    return elements * (double)in->shape.k / rate;
 }
 
 /* What is stored leaves beneath other ranks' tiles, but for a part; the last ones are added behind

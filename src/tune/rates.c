@@ -204,6 +204,7 @@ imx_rates imx_rates_of_attributes(const imx_rates_device *d)
         .fp8 = d->arch == 90 ? 1.57 * bf16 : bf16,
         .f32 = 0.9 * (d->arch == 80 ? 128 : 256) * sms * mhz,
         .block = 1.14 * bf16 / (2 * sms),
+        .block_fp8 = (d->arch == 90 ? 1.88 : 1.14) * bf16 / (2 * sms),
         .memory = 1e3 * memory,
         .store = 0.78 * link,
         .slices = 0.56 * link,
@@ -235,6 +236,8 @@ static void follow(uint32_t given, const imx_rates *before, imx_rates *out)
 {
     if (lacks(given, IMX_RATES_AT_bf16, IMX_RATES_AT_block))
         out->block *= out->bf16 / before->bf16;
+    if (lacks(given, IMX_RATES_AT_fp8, IMX_RATES_AT_block_fp8))
+        out->block_fp8 *= out->fp8 / before->fp8;
     if (lacks(given, IMX_RATES_AT_store, IMX_RATES_AT_slices))
         out->slices *= out->store / before->store;
 }

@@ -23,6 +23,7 @@
     ROW(fp8, 1e6, "TFLOP/s", 1e-3, 1e6, false)  /* and of 8 bits */                               \
     ROW(f32, 1e6, "TFLOP/s", 1e-3, 1e6, false)                                                    \
     ROW(block, 1e6, "10^6 / us", 1e-3, 1e6, false) /* multiplications of a block in wide tiles */ \
+    ROW(block_fp8, 1e6, "10^6 / us", 1e-3, 1e6, false) /* likewise of 8 bits */                   \
     ROW(memory, 1e3, "GB/s", 1e-3, 1e6, false)                                                    \
     ROW(store, 1e3, "GB/s", 1e-3, 1e6, false)  /* to peers, of a kernel that does nothing else */ \
     ROW(slices, 1e3, "GB/s", 1e-3, 1e6, false) /* likewise, slice by slice beneath a product */   \

@@ -34,9 +34,10 @@ static void bad_lines_are_named(void **state)
 {
     (void)state;
     char line[400];
-    says("device This GPU\nstor 350\n",
-         "FILE, line 2: \"stor\" is no rate: want device, bf16, fp8, f32, block, memory, store, "
-         "slices, copy, copy_us, signal_us or clock");
+    says(
+        "device This GPU\nstor 350\n",
+        "FILE, line 2: \"stor\" is no rate: want device, bf16, fp8, f32, block, block_fp8, memory, "
+        "store, slices, copy, copy_us, signal_us or clock");
     says("# text\n\nstore 350\n", "FILE, line 3: store: want a line \"device NAME\" above it");
     says("device\n", "FILE, line 1: no device: want its name");
     says("device This GPU\nstore\n",
@@ -136,8 +137,8 @@ static imx_tune_input product(const imx_rates *rates, int arch, int64_t m)
 
 static void all_rates(imx_rates *rates, double of_work, double of_start, double clock)
 {
-    *rates = (imx_rates){ of_work, of_work, of_work,  of_work,  of_work, of_work,
-                          of_work, of_work, of_start, of_start, clock };
+    *rates = (imx_rates){ of_work, of_work, of_work, of_work,  of_work,  of_work,
+                          of_work, of_work, of_work, of_start, of_start, clock };
 }
 
 static void plan_for(const imx_rates *rates, const imx_op *op, int arch, int64_t m)

@@ -180,6 +180,19 @@ static void few_rows_come_beneath_own_tiles(void **state)
     assert_true(imx_tune_config(&in).spanning);
 }
 
+/* By the rate of 16 bits two ranks' rows together seem worth their waves. */
+static void waves_of_8_bits_have_their_own_rate(void **state)
+{
+    (void)state;
+    imx_rates as_16 = *tuned_rates();
+    as_16.block_fp8 = as_16.block;
+    imx_tune_input in = in_blocks(832, 8192, 14336);
+    in.shape.scaling = IMBREX_PER_ROW;
+    assert_false(imx_tune_config(&in).spanning);
+    in.rates = &as_16;
+    assert_true(imx_tune_config(&in).spanning);
+}
+
 /* How gemm_rs of m x 8192 x 14336 of each of two ranks with blocks' scales goes. */
 static const char *way_of(int64_t m, double store)
 {
@@ -208,6 +221,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_come_beneath_own_tiles),
+        cmocka_unit_test(waves_of_8_bits_have_their_own_rate),
         cmocka_unit_test(tiles_of_8_bits),
         cmocka_unit_test(copies_spare_what_waits_for_stores),
         cmocka_unit_test(forms_of_8_bits),
