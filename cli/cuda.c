@@ -30,18 +30,8 @@ static imbrex_status load(void)
     return IMBREX_OK;
 }
 
-imbrex_status cuda_calls_open(void)
-{
-    if (!cuda) {
-        imbrex_status status = load();
-        if (status != IMBREX_OK)
-            return status;
-        cuda = &loaded;
-    }
-    return cuda_calls_check(cuda->cuInit(0), "cuInit");
-}
-
-imbrex_status cuda_calls_check(int result, const char *call)
+/* OK for result 0, else DEVICE with a sentence that names the call and the driver's word for it. */
+static imbrex_status driver_check(int result, const char *call)
 {
     const char *name = "?";
     if (result == 0)
@@ -50,6 +40,18 @@ imbrex_status cuda_calls_check(int result, const char *call)
         name = "an unknown error";
     return failure_note(IMBREX_DEVICE, "cannot time on the GPU: %s says %s (%d)", call, name,
                         result);
+}
+
+/* Once is enough. */
+static imbrex_status open_driver(void)
+{
+    if (!cuda) {
+        imbrex_status status = load();
+        if (status != IMBREX_OK)
+            return status;
+        cuda = &loaded;
+    }
+    return driver_check(cuda->cuInit(0), "cuInit");
 }
 
 /* ---- A clock --------------------------------------------------------------------------------- */
@@ -68,14 +70,14 @@ struct cuda_timer {
 
 static imbrex_status equip(cuda_timer *timer, int index)
 {
-    TRY(cuda_calls_check(cuda->cuDeviceGet(&timer->gpu, index), "cuDeviceGet"));
-    TRY(cuda_calls_check(cuda->cuDevicePrimaryCtxRetain(&timer->context, timer->gpu),
-                         "cuDevicePrimaryCtxRetain"));
-    TRY(cuda_calls_check(cuda->cuCtxSetCurrent(timer->context), "cuCtxSetCurrent"));
-    TRY(cuda_calls_check(cuda->cuStreamCreate(&timer->stream, CUDA_STREAM_NON_BLOCKING),
-                         "cuStreamCreate"));
-    TRY(cuda_calls_check(cuda->cuEventCreate(&timer->begin, CUDA_EVENT_TIMED), "cuEventCreate"));
-    return cuda_calls_check(cuda->cuEventCreate(&timer->end, CUDA_EVENT_TIMED), "cuEventCreate");
+    TRY(driver_check(cuda->cuDeviceGet(&timer->gpu, index), "cuDeviceGet"));
+    TRY(driver_check(cuda->cuDevicePrimaryCtxRetain(&timer->context, timer->gpu),
+                     "cuDevicePrimaryCtxRetain"));
+    TRY(driver_check(cuda->cuCtxSetCurrent(timer->context), "cuCtxSetCurrent"));
+    TRY(driver_check(cuda->cuStreamCreate(&timer->stream, CUDA_STREAM_NON_BLOCKING),
+                     "cuStreamCreate"));
+    TRY(driver_check(cuda->cuEventCreate(&timer->begin, CUDA_EVENT_TIMED), "cuEventCreate"));
+    return driver_check(cuda->cuEventCreate(&timer->end, CUDA_EVENT_TIMED), "cuEventCreate");
 }
 
 imbrex_status cuda_timer_open(const char *device, cuda_timer **out)
@@ -83,7 +85,7 @@ imbrex_status cuda_timer_open(const char *device, cuda_timer **out)
     int index;
     if (sscanf(device, "cuda:%d", &index) != 1)
         return failure_note(IMBREX_UNSUPPORTED, "device %s has no clock of its own", device);
-    TRY(cuda_calls_open());
+    TRY(open_driver());
     cuda_timer *timer = calloc(1, sizeof *timer);
     if (!timer)
         return failure_note(IMBREX_NO_MEMORY, "out of memory");
@@ -116,7 +118,7 @@ void cuda_timer_close(cuda_timer *timer)
 
 imbrex_status cuda_timer_gpu(const cuda_timer *timer, cuda_gpu_id *id)
 {
-    return cuda_calls_check(cuda->cuDeviceGetUuid(id, timer->gpu), "cuDeviceGetUuid");
+    return driver_check(cuda->cuDeviceGetUuid(id, timer->gpu), "cuDeviceGetUuid");
 }
 
 imbrex_stream cuda_timer_stream(const cuda_timer *timer)
@@ -143,8 +145,8 @@ imbrex_status cuda_timer_hold(cuda_timer *timer)
     pthread_mutex_lock(&timer->lock);
     timer->holds++;
     pthread_mutex_unlock(&timer->lock);
-    return cuda_calls_check(cuda->cuLaunchHostFunc(timer->stream, wait_for_release, timer),
-                            "cuLaunchHostFunc");
+    return driver_check(cuda->cuLaunchHostFunc(timer->stream, wait_for_release, timer),
+                        "cuLaunchHostFunc");
 }
 
 void cuda_timer_release(cuda_timer *timer)
@@ -157,19 +159,19 @@ void cuda_timer_release(cuda_timer *timer)
 
 imbrex_status cuda_timer_begin(cuda_timer *timer)
 {
-    return cuda_calls_check(cuda->cuEventRecord(timer->begin, timer->stream), "cuEventRecord");
+    return driver_check(cuda->cuEventRecord(timer->begin, timer->stream), "cuEventRecord");
 }
 
 imbrex_status cuda_timer_end(cuda_timer *timer)
 {
-    return cuda_calls_check(cuda->cuEventRecord(timer->end, timer->stream), "cuEventRecord");
+    return driver_check(cuda->cuEventRecord(timer->end, timer->stream), "cuEventRecord");
 }
 
 imbrex_status cuda_timer_us(cuda_timer *timer, double *us)
 {
     float ms;
-    TRY(cuda_calls_check(cuda->cuEventElapsedTime(&ms, timer->begin, timer->end),
-                         "cuEventElapsedTime"));
+    TRY(driver_check(cuda->cuEventElapsedTime(&ms, timer->begin, timer->end),
+                     "cuEventElapsedTime"));
     *us = (double)ms * 1e3;
     return IMBREX_OK;
 }
@@ -187,18 +189,18 @@ static imbrex_status capture(cuda_graph *graph, imbrex_status (*enqueue)(void *)
                              int count)
 {
     imbrex_status status =
-        cuda_calls_check(cuda->cuStreamBeginCapture(graph->stream, CUDA_CAPTURE_THREAD_LOCAL),
-                         "cuStreamBeginCapture");
+        driver_check(cuda->cuStreamBeginCapture(graph->stream, CUDA_CAPTURE_THREAD_LOCAL),
+                     "cuStreamBeginCapture");
     if (status != IMBREX_OK)
         return status;
     for (int i = 0; i < count && status == IMBREX_OK; i++)
         status = enqueue(ctx);
     int ended = cuda->cuStreamEndCapture(graph->stream, &graph->captured);
     if (status == IMBREX_OK)
-        status = cuda_calls_check(ended, "cuStreamEndCapture");
+        status = driver_check(ended, "cuStreamEndCapture");
     if (status == IMBREX_OK)
-        status = cuda_calls_check(cuda->cuGraphInstantiate(&graph->replay, graph->captured, 0),
-                                  "cuGraphInstantiate");
+        status = driver_check(cuda->cuGraphInstantiate(&graph->replay, graph->captured, 0),
+                              "cuGraphInstantiate");
     return status;
 }
 
@@ -231,5 +233,5 @@ void cuda_graph_destroy(cuda_graph *graph)
 imbrex_status cuda_graph_run(void *ctx)
 {
     cuda_graph *graph = ctx;
-    return cuda_calls_check(cuda->cuGraphLaunch(graph->replay, graph->stream), "cuGraphLaunch");
+    return driver_check(cuda->cuGraphLaunch(graph->replay, graph->stream), "cuGraphLaunch");
 }

@@ -48,14 +48,8 @@ typedef struct cuda_calls {
 #undef CUDA_CALLS_FIELD
 } cuda_calls;
 
-/* NULL until cuda_calls_open.  A test puts its own table here first. */
+/* NULL until cuda_timer_open.  A test puts its own table here first. */
 extern const cuda_calls *cuda;
-
-/* Loads the driver and starts it; once is enough. */
-IMBREX_TRY cuda_calls_open(void);
-
-/* OK for result 0, else DEVICE with a sentence that names the call and the driver's word for it. */
-IMBREX_TRY cuda_calls_check(int result, const char *call);
 
 /* Whether cuBLASLt is found and opens on this device; its context is current afterwards. */
 IMBREX_TRY cuda_blas_check(const char *device);

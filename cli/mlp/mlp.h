@@ -312,10 +312,6 @@ typedef struct mlp_result {
     mlp_error error; /* of all ranks together */
 } mlp_result;
 
-/* 1 - (overlapped - products) / (sequential - products): how much of the time that communication
- * adds is no longer seen; NAN where it adds nothing. */
-double mlp_hidden(const mlp_result *result);
-
 void mlp_print_table(const mlp_result *result);
 void mlp_print_json(const mlp_result *result);
 

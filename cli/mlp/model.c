@@ -17,8 +17,10 @@ static bool is_gemma(const model_config *config)
     return model && strncmp(model, "gemma", 5) == 0;
 }
 
-bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
-                   const model_config *config, mlp_after *after, st_error *error)
+/* The layer's weight of a norm, "post_attention_layernorm", and what config.json, or NULL, says of
+ * norms; prefix: the mlp's.  Refused where the norm has a bias. */
+static bool find_norm(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
+                      const model_config *config, mlp_after *after, st_error *error)
 {
     char name[MLP_LAYER_PREFIX + 96];
     int layer = (int)strlen(prefix) - 1;
@@ -158,8 +160,8 @@ static bool find_layer(const mlp_source *q, mlp_model *m, st_error *error)
         return false;
     bool experts = mlp_layer_has_experts(m->weights_file, q->prefix, (int)q->layer);
     bool good = (experts ? find_experts : find_dense)(q, config, m, error) &&
-                (!q->norm || mlp_norm_find(m->weights_file, m->prefix, q->norm, m->weights.hidden,
-                                           config, &m->after, error));
+                (!q->norm || find_norm(m->weights_file, m->prefix, q->norm, m->weights.hidden,
+                                       config, &m->after, error));
     m->activation_from = q->activation ? "--activation" : config ? "config.json" : NULL;
     model_config_close(config);
     return good;

@@ -158,11 +158,6 @@ typedef struct mlp_after {
     double eps, offset;
 } mlp_after;
 
-/* The layer's weight of a norm, "post_attention_layernorm", and what config.json, or NULL, says of
- * norms; prefix: the mlp's.  Refused where the norm has a bias. */
-bool mlp_norm_find(checkpoint *from, const char *prefix, const char *norm, int64_t hidden,
-                   const model_config *config, mlp_after *after, st_error *error) ST_MUST_CHECK;
-
 typedef struct mlp_model {
     checkpoint *weights_file, *input_file;
     mlp_weights weights; /* of experts: hidden, the ffn of each, the activation */

@@ -10,7 +10,9 @@
 #include "table.h"
 #include "text.h"
 
-double mlp_hidden(const mlp_result *r)
+/* 1 - (overlapped - products) / (sequential - products): how much of the time that communication
+ * adds is no longer seen; NAN where it adds nothing. */
+static double hidden_share(const mlp_result *r)
 {
     double added = r->sequential_us - r->products_us;
     return added > 0 ? 1 - (r->overlapped_us - r->products_us) / added : (double)NAN;
@@ -24,7 +26,7 @@ static void row(const mlp_result *r, const char *name, double us)
 /* Over 100 % is the measurement's noise: overlap cannot beat having nothing to send. */
 static void say_hidden(const mlp_result *r, char *text, size_t size)
 {
-    double hidden = mlp_hidden(r);
+    double hidden = hidden_share(r);
     if (isnan(hidden) || r->ranks == 1)
         snprintf(text, size, "nothing to hide");
     else if (hidden >= 1)
@@ -215,7 +217,7 @@ void mlp_print_json(const mlp_result *r)
     json_number("products_us", r->products_us, ",");
     json_number("sequential_us", r->sequential_us, ",");
     json_number("overlapped_us", r->overlapped_us, ",");
-    json_number("communication_hidden", mlp_hidden(r), r->checked ? "," : "");
+    json_number("communication_hidden", hidden_share(r), r->checked ? "," : "");
     if (r->checked) {
         json_number("largest_error", r->error.largest, ",");
         json_number("largest_y", r->error.scale, ",");

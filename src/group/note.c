@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-void imx_note_clean(const char *text, char clean[IMX_NOTE_BYTES])
+/* text as people may see it. */
+static void clean_up(const char *text, char clean[IMX_NOTE_BYTES])
 {
     size_t length = 0;
     while (*text && length < IMX_NOTE_BYTES - 1) {
@@ -26,7 +27,7 @@ void imx_note_clean(const char *text, char clean[IMX_NOTE_BYTES])
 static void put(imx_note *note, const char *text)
 {
     char clean[IMX_NOTE_BYTES];
-    imx_note_clean(text, clean);
+    clean_up(text, clean);
     size_t bytes = strlen(clean) + 1;
     for (size_t i = 0; i < bytes; i++)
         __atomic_store_n(&note->text[i], clean[i], __ATOMIC_RELEASE);

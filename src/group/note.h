@@ -11,11 +11,8 @@ typedef struct imx_note {
     char text[IMX_NOTE_BYTES];
 } imx_note;
 
-/* text as people may see it: control characters become '?', and what does not fit is cut, between
- * two characters. */
-void imx_note_clean(const char *text, char clean[IMX_NOTE_BYTES]);
-
-/* The first text stays: whoever comes later, from any thread, changes nothing. */
+/* The first text stays: whoever comes later, from any thread, changes nothing.  Here and below,
+ * control characters become '?', and what does not fit is cut, between two characters. */
 void imx_note_write_once(imx_note *note, const char *text);
 
 /* Takes the place of what was there; "": as if there were nothing.  One thread at a time. */

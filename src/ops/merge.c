@@ -59,6 +59,13 @@ imbrex_status imx_merge_check(const imbrex_group *group, const imx_request *requ
 
 /* ---- what a kernel is told ------------------------------------------------------------------- */
 
+/* Heads of the owner that has most. */
+static int64_t heads_most(const imx_variant *variant)
+{
+    const imbrex_decode_desc *d = desc_of(variant);
+    return d->replicate ? d->heads : imx_ceil_div(d->heads, variant->plan->group->size);
+}
+
 imx_merge_args imx_merge_args_of(const imx_variant *variant, int64_t m, int how)
 {
     const imbrex_decode_desc *d = desc_of(variant);
@@ -84,21 +91,15 @@ imx_merge_args imx_merge_args_of(const imx_variant *variant, int64_t m, int how)
     args.count = imx_merge_heads(d->replicate, d->heads, group->size, group->rank);
     args.units = imx_ceil_div(most, args.unit_rows);
     args.slot_bytes = (int64_t)imx_merge_slot_bytes(variant, d->dtype);
-    args.part_bytes = imx_merge_part_bytes(most * imx_merge_heads_most(variant), d->value_dim,
+    args.part_bytes = imx_merge_part_bytes(most * heads_most(variant), d->value_dim,
                                            (int)imx_dtype_bytes(d->dtype));
     return args;
-}
-
-int64_t imx_merge_heads_most(const imx_variant *variant)
-{
-    const imbrex_decode_desc *d = desc_of(variant);
-    return d->replicate ? d->heads : imx_ceil_div(d->heads, variant->plan->group->size);
 }
 
 size_t imx_merge_slot_bytes(const imx_variant *variant, imbrex_dtype dtype)
 {
     const imbrex_decode_desc *d = desc_of(variant);
-    int64_t states = variant->shape.m * imx_merge_queries(d) * imx_merge_heads_most(variant);
+    int64_t states = variant->shape.m * imx_merge_queries(d) * heads_most(variant);
     return imx_align((size_t)imx_merge_bytes(states, d->value_dim, (int)imx_dtype_bytes(dtype)),
                      256);
 }

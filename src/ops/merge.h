@@ -101,8 +101,7 @@ imx_merge_args imx_merge_args_of(const imx_variant *variant, int64_t m, int how)
 void imx_merge_set_states(const imx_run *run, const imx_merge_states *own, imx_merge_args *args);
 void imx_merge_set_results(const imx_run *run, imx_merge_args *args);
 
-/* Heads of the owner that has most; a slot's bytes, of elements of dtype, for the largest run. */
-int64_t imx_merge_heads_most(const imx_variant *variant);
+/* A slot's bytes, of elements of dtype, for the largest run. */
 size_t imx_merge_slot_bytes(const imx_variant *variant, imbrex_dtype dtype);
 
 /* States of a run that an owner gets of a rank, and their bytes in a slot. */
