@@ -117,14 +117,6 @@ static void layout(const imx_variant *variant, imx_needs *n)
         n->signals = n->done;
 }
 
-static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
-{
-    if (!run->args->gathered)
-        return IMBREX_OK;
-    return imx_transfer_gather_out(run, stream, run->args->a, run->variant->shape.k,
-                                   run->args->gathered, all_here);
-}
-
 /* ---- copy ------------------------------------------------------------------------------------ */
 
 /* What a second stream hides still takes memory and links from the product. */
@@ -153,7 +145,7 @@ static imbrex_status run_copy(const imx_run *run)
     IMX_TRY(imx_transfer_keep(&with, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_transfer_gather(&with, run->plan->comm, run->args->a, run->variant->shape.k));
-    IMX_TRY(gathered(run, run->plan->comm, false));
+    IMX_TRY(imx_transfer_gathered(run, run->plan->comm, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -179,7 +171,7 @@ static imbrex_status run_sequential(const imx_run *run)
     IMX_TRY(imx_transfer_keep(&with, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_transfer_gather(&with, run->stream, run->args->a, run->variant->shape.k));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
-    IMX_TRY(gathered(run, run->stream, true));
+    IMX_TRY(imx_transfer_gathered(run, run->stream, true));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
     return imx_run_end(run);
 }
@@ -211,7 +203,7 @@ static imbrex_status run_pull(const imx_run *run)
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_transfer_fetch(&with, run->plan->comm, run->variant->shape.k, imx_run_done(run)));
-    IMX_TRY(gathered(run, run->plan->comm, true));
+    IMX_TRY(imx_transfer_gathered(run, run->plan->comm, true));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -235,7 +227,7 @@ static imbrex_status run_kernel(const imx_run *run, imx_gemm_args *args)
     }
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_gemm(run, GEMM, args));
-    IMX_TRY(gathered(run, run->stream, true));
+    IMX_TRY(imx_transfer_gathered(run, run->stream, true));
     return imx_run_end(run);
 }
 
@@ -437,7 +429,7 @@ static imbrex_status run_hierarchical(const imx_run *run)
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
     IMX_TRY(imx_hierarchical_gather(&with, &lanes, run->args->a, run->variant->shape.k));
-    IMX_TRY(gathered(run, lanes.inner, false));
+    IMX_TRY(imx_transfer_gathered(run, lanes.inner, false));
     IMX_TRY(imx_run_join(run));
     return imx_run_end(run);
 }
@@ -450,7 +442,7 @@ static imbrex_status run_sequential_nodes(const imx_run *run)
     bind(run, NULL, &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_hierarchical_gather(&with, &lanes, run->args->a, run->variant->shape.k));
-    IMX_TRY(gathered(run, lanes.inner, false));
+    IMX_TRY(imx_transfer_gathered(run, lanes.inner, false));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
     return imx_run_end(run);

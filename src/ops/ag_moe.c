@@ -170,14 +170,6 @@ static imbrex_status prepare_packed(imx_variant *variant)
     return imx_transfer_ll_prepare(variant, LL_PACKED, pack_width(variant), IMX_LL_GATHERS);
 }
 
-static imbrex_status gathered(const imx_run *run, imbrex_stream stream, bool all_here)
-{
-    if (!run->args->gathered)
-        return IMBREX_OK;
-    return imx_transfer_gather_out(run, stream, run->args->a, run->variant->shape.k,
-                                   run->args->gathered, all_here);
-}
-
 /* ---- copy ------------------------------------------------------------------------------------ */
 
 /* What a second stream hides still takes memory and links from the product. */
@@ -231,7 +223,7 @@ static imbrex_status run_copy(const imx_run *run)
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_fork(run));
     IMX_TRY(imx_transfer_gather(run, run->plan->comm, run->args->a, run->variant->shape.k));
-    IMX_TRY(gathered(run, run->plan->comm, false));
+    IMX_TRY(imx_transfer_gathered(run, run->plan->comm, false));
     IMX_TRY(gather_packed_by_ll(run, &a));
     IMX_TRY(route(run));
     const imx_grouped_args product = imx_moe_grouped_args(run);
@@ -332,7 +324,7 @@ static imbrex_status run_sequential(const imx_run *run)
                                     true));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
     IMX_TRY(route(run));
-    IMX_TRY(gathered(run, run->stream, true));
+    IMX_TRY(imx_transfer_gathered(run, run->stream, true));
     IMX_TRY(multiply(run, imx_run_data(run, run->rank), NULL));
     return imx_run_end(run);
 }
@@ -358,7 +350,7 @@ static imbrex_status run_nodes(const imx_run *run, bool overlapped)
                                     false));
     IMX_TRY(route(run));
     IMX_TRY(imx_transfer_gather_wait(run, run->stream));
-    IMX_TRY(gathered(run, run->stream, true));
+    IMX_TRY(imx_transfer_gathered(run, run->stream, true));
     IMX_TRY(multiply(run, imx_run_data(run, run->rank), NULL));
     if (overlapped)
         IMX_TRY(imx_run_join(run));

@@ -188,6 +188,14 @@ imbrex_status imx_transfer_gather_out(const imx_run *run, imbrex_stream stream, 
     return IMBREX_OK;
 }
 
+imbrex_status imx_transfer_gathered(const imx_run *run, imbrex_stream stream, bool all_here)
+{
+    if (!run->args->gathered)
+        return IMBREX_OK;
+    return imx_transfer_gather_out(run, stream, run->args->a, run->variant->shape.k,
+                                   run->args->gathered, all_here);
+}
+
 imbrex_status imx_transfer_offer(const imx_run *run, const void *shard, int64_t width)
 {
     IMX_TRY(copy_own(run, run->stream, shard, width));

@@ -121,6 +121,10 @@ imbrex_status imx_transfer_gather_wait(const imx_run *run, imbrex_stream stream)
 imbrex_status imx_transfer_gather_out(const imx_run *run, imbrex_stream stream, const void *shard,
                                       int64_t width, void *out, bool all_here) IMX_MUST_CHECK;
 
+/* The same of a product's a in the run's `gathered`, if it is wanted. */
+imbrex_status imx_transfer_gathered(const imx_run *run, imbrex_stream stream,
+                                    bool all_here) IMX_MUST_CHECK;
+
 /* The other way round: shows shard to the peers, on the caller's stream, until all do... */
 imbrex_status imx_transfer_offer(const imx_run *run, const void *shard,
                                  int64_t width) IMX_MUST_CHECK;
