@@ -156,6 +156,10 @@ def first_dimension(operand, size):
     return shape, strides and strides[0]
 
 
+def _true():
+    return True
+
+
 class Operands:
     """Addresses of what a call is given, of one dtype on one device, a rank's."""
 
@@ -195,10 +199,10 @@ class Operands:
         if shape is not None and shape != want.shape:
             self._check_shape(name, shape, want)
         dense = tensor[0] if want.strided and shape is not None and shape[0] else tensor
-        self._need(getattr(dense, "is_contiguous", lambda: True)(), name, "is not contiguous",
-                   "what .contiguous() returns")
-        self._need(not getattr(tensor, "is_neg", bool)(), name, "is a view that negates",
-                   "what .resolve_neg() returns")
+        if not getattr(dense, "is_contiguous", _true)():
+            self._need(False, name, "is not contiguous", "what .contiguous() returns")
+        if getattr(tensor, "is_neg", bool)():
+            self._need(False, name, "is a view that negates", "what .resolve_neg() returns")
         return tensor.data_ptr()
 
     def _array(self, name, array, want, written):

@@ -327,6 +327,24 @@ def check_plans():
     it.keep_plans(64)
 
 
+def expect_one_memory(run):
+    """Operands that lie at one address are told apart by their names, and known again."""
+    with mock.patch.object(_again.Again, "run", autospec=True, side_effect=run) as hits:
+        for seed in 1, 2, 3:
+            x, y, bias = (whole(seed + more, 5, N) for more in (0, 10, 20))
+            near(it.all_reduce(x, x[0], x), (SIZE + 1) * x + x[0], "one memory")
+            near(it.all_reduce(x, bias[0], y), SIZE * x + bias[0] + y, "three")
+            near(it.all_reduce(x, y[0], y), SIZE * x + y[0] + y, "two")
+        assert hits.call_count >= 8, hits.call_count
+    for _ in range(2):
+        it.all_gather(mine(whole(1, 1, N)), m=1)
+    try:
+        it.all_gather(mine(whole(1, 1, N)), m=True)
+    except TypeError:
+        return
+    raise AssertionError("True was taken for 1")
+
+
 def check_again():
     """A call of the same shapes as one before reads and writes its own tensors, and tensors that
     are one in a call are two in the next."""
@@ -354,6 +372,7 @@ def check_again():
         near(it.all_reduce(x, None, residual), SIZE * x + residual, "one tensor or two")
         near(it.all_reduce(y, None, residual), SIZE * y + residual, "one tensor or two")
     near(it.all_reduce(torch._neg_view(x)), -SIZE * x, "a view that negates")
+    expect_one_memory(run)
     calls, again = [], _ranks._Ranks.again
 
     def interrupted(ranks, kept, *rest):
@@ -423,9 +442,12 @@ def check_shorter():
                                     acc_events=True) as profile:
             it.all_reduce(x)
         assert "imbrex::all_reduce" in [event.key for event in profile.key_averages()]
-        with torch.inference_mode():
-            c = it.all_reduce(x)
-        assert c.is_inference()
+        for _ in range(2):
+            with torch.inference_mode():
+                c = it.all_reduce(x)
+            assert c.is_inference()
+        near(torch.vmap(lambda y: it.all_reduce(x) + y)(whole(2, 3, 1, 1)),
+             want + whole(2, 3, 1, 1), "beside vmap")
         with Functions() as functions:
             it.all_reduce(x)
         assert "all_reduce" in functions.names, functions.names

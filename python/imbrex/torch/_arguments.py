@@ -29,10 +29,15 @@ def _integer(name, x):
         raise ValueError("%s is %d: want from %d" % (name, x, least))
 
 
+def parameters_of(schema):
+    """(type, name) of each."""
+    inside = schema.partition("(")[2].partition(") ->")[0]
+    return [tuple(parameter.split(" ")) for parameter in inside.split(", ")]
+
+
 def arguments_check(schema):
     """check(arguments) of an operator: refuses what none takes, with what it wants."""
-    inside = schema.partition("(")[2].partition(") ->")[0]
-    parameters = [parameter.split(" ") for parameter in inside.split(", ")]
+    parameters = parameters_of(schema)
 
     def check(arguments):
         devices = set()

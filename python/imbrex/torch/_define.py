@@ -4,11 +4,11 @@ from typing import Any
 import torch
 
 from ._again import Calls, key_of, plain_key_of
-from ._arguments import arguments_check
+from ._arguments import arguments_check, parameters_of
 from ._ranks import ranks_of, refuse, share, size_of
 
 library = torch.library.Library("imbrex", "DEF")
-runs = {}  # operators on CPUs and GPUs, by their names
+_straight = {}  # past the layers for gradients, by the names of operators
 
 
 class Call:
@@ -29,7 +29,8 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
     tracing.  The last argument is the group's name.  function: the call of the library's for which
     other ranks wait where prepare refuses.  again: what it makes is all of a call, so that one of
     the same shapes need not be prepared."""
-    name, calls = schema.partition("(")[0], Calls()
+    name, calls = schema.partition("(")[0], \
+        Calls([name for _, name in parameters_of(schema)])
     check = arguments_check(schema)
 
     def defined(prepare):
@@ -47,9 +48,9 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
                 calls.note(key, arguments, results, call)
             return results
 
-        def run_known(known, arguments):
+        def run_known(known, arguments, all_results=True):
             try:
-                results = known.results(arguments)
+                results = known.results(all_results)
             except Exception as refused:
                 refuse(arguments[-1], function, refused)
                 raise
@@ -58,23 +59,37 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
         def find(arguments, key_of):
             try:
                 key = key_of(arguments) if again else None
-                return key, calls.find(key)
+                return key, calls.find(key, arguments)
             except (RuntimeError, TypeError):  # of what is no dense tensor, which check() refuses
                 return None, None
 
         def run(*arguments):
-            key, known = find(arguments, key_of)
+            known = calls.soon(arguments)
+            if known is None:
+                key, known = find(arguments, key_of)
             return first(arguments, key) if known is None else run_known(known, arguments)
 
+        def straight(arguments, otherwise, all_results=True):
+            """What run() does, but otherwise() where somebody looks at the call, or wants gradients
+            of it."""
+            if _is_watched():
+                return otherwise()
+            known = calls.soon(arguments)
+            if known is None:
+                if _is_transformed():
+                    return otherwise()
+                key, known = find(arguments, plain_key_of)
+                if known is None:
+                    return first(arguments, key) if _is_plain(arguments) else otherwise()
+            return run_known(known, arguments, all_results)
+
         def eager(*arguments):
-            if _is_looked_at():
-                return operator(*arguments)
-            key, known = find(arguments, plain_key_of)
-            if known is not None:
-                return run_known(known, arguments)
-            return first(arguments, key) if _is_plain(arguments) else operator(*arguments)
+            known = None if _is_watched() else calls.soon(arguments)
+            if known is None:
+                return straight(arguments, lambda: operator(*arguments), False)
+            return run_known(known, arguments, False)
         library.define(schema)
-        operator, runs[name] = getattr(torch.ops.imbrex, name), run
+        operator, _straight[name] = getattr(torch.ops.imbrex, name), straight
         setattr(eagerly, name, eager)
         for key in "CPU", "CUDA":
             library.impl(name, run, key)
@@ -95,10 +110,15 @@ _transforms, _profiler = torch._C._functorch.peek_interpreter_stack, torch.autog
 _forward = torch.autograd.forward_ad
 
 
-def _is_looked_at():
-    """Whether somebody traces, profiles or transforms what is done."""
-    return _is_compiling() or _profiler._is_profiler_enabled or _functions() or _dispatches() \
-        or _transforms() or _is_tracing() or _forward._current_level >= 0
+def _is_watched():
+    """Whether somebody looks at what is done who is none of PyTorch's layers."""
+    return _is_compiling() or _profiler._is_profiler_enabled or _functions() \
+        or _forward._current_level >= 0
+
+
+def _is_transformed():
+    """Whether layers trace or transform it.  Calls that go by such are not alike to others."""
+    return _dispatches() or _transforms() or _is_tracing()
 
 
 def _is_plain(arguments):
@@ -138,13 +158,13 @@ class _Shorter:
 
     @staticmethod
     def impl(name, kernel, key, with_keyset):
-        run = runs[name]
+        straight = _straight.get(name)
 
         def autograd(keyset, *arguments):
-            if not _is_looked_at() and _is_plain(arguments):
-                return run(*arguments)
-            _need_no_tangents(name, arguments)
-            return kernel(keyset, *arguments)
+            def layers():
+                _need_no_tangents(name, arguments)
+                return kernel(keyset, *arguments)
+            return straight(arguments, layers) if straight else layers()
         library.impl(name, autograd, key, with_keyset=with_keyset)
 
 

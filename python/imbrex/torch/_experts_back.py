@@ -5,7 +5,7 @@ the same both ways; so are those of dispatch and combine.  Between experts there
 nobody writes: a gradient has 0 there, and reads none of it."""
 import torch
 
-from ._define import differentiate, library, runs, wanted
+from ._define import differentiate, library, wanted
 from ._ranks import own_rows, size_of
 
 _EXPERT_BEGIN, _EXPERT_ROWS, _ROW_PAIR, _PAIR_ROW, _PAIR_EXPERT, _WEIGHTS = range(6)
@@ -33,7 +33,6 @@ def _outer(x, y, expert_begin, expert_rows):
 for _key in "CPU", "CUDA":
     library.impl("outer_of_experts", _outer, _key)
 torch.library.register_fake("imbrex::outer_of_experts", _shapes_outer, lib=library)
-runs["outer_of_experts"] = _outer
 
 
 def _no_second(ctx, grad):

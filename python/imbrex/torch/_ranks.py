@@ -129,6 +129,17 @@ def plain(name):
 
 
 resolve = torch.distributed.distributed_c10d._resolve_process_group
+_world = torch.distributed.distributed_c10d._world  # what torch.distributed has made
+
+
+def is_named(process_group, name):
+    """Whether it is still the one of its name."""
+    if process_group in _world.pg_names:
+        return True
+    try:
+        return process_group is resolve(name)
+    except RuntimeError:  # there is none
+        return False
 
 
 def named(name):
@@ -215,10 +226,11 @@ def name_of(process_group: GroupOrName) -> str:
         if _AS in process_group or torch.compiler.is_compiling():
             return process_group
         process_group = named(process_group)
-    if process_group is None:
-        process_group = torch.distributed.group.WORLD
     if torch.compiler.is_compiling():
-        return _made_name(process_group)
+        return _made_name(torch.distributed.group.WORLD if process_group is None
+                          else process_group)
+    if process_group is None:
+        process_group = _world.default_pg  # as above, but sooner
     latest, name = _latest
     if process_group is None or latest() is not process_group:
         name = _made_name(process_group)

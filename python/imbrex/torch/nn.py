@@ -75,6 +75,7 @@ class _Linear(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
+        """What repr() says of it."""
         return "in_features=%d, out_features=%d, bias=%s, rank %s" % (
             self.in_features, self.out_features, self.bias is not None,
             self.group.partition(" as rank ")[2])
