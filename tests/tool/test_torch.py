@@ -101,6 +101,14 @@ class Torch(unittest.TestCase):
                     self.assertEqual(status, 0, words)
                     self.assertIn("rank %d of 2" % rank, words)
 
+    def test_host_time(self):
+        """bench/peers/host_time.py has a figure for each way to call an operator."""
+        program = os.path.join(SOURCE, "bench", "peers", "host_time.py")
+        (status, said), (other, _) = run(2, "cpu", program, "--device=cpu", "--backend=eager",
+                                         "--rounds=1", "--calls=2", "--rows=4", "--width=8")
+        self.assertEqual((status, other), (0, 0), said)
+        self.assertRegex(said, r"mm_rs( +-?[\d.]+ \(-?[\d.]+\)){5}")
+
     def test_cuda(self):
         import torch
         if not torch.cuda.is_available():
