@@ -2,6 +2,8 @@
 #ifndef CALLERS_H
 #define CALLERS_H
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fake_driver.h"
@@ -16,6 +18,20 @@ static inline imbrex_group *alone(const char *device)
     imbrex_group_desc desc = { .bootstrap = &one, .device = device, .timeout_ms = 300 };
     if (imbrex_group_create(&desc, &group) != IMBREX_OK)
         fail_msg("%s", imbrex_error());
+    return group;
+}
+
+/* The same on a device that only compiles, with the real compiler.  The kernels that a group has
+ * from the start take it long: they are kept where test_cuda_compile leaves them. */
+static inline imbrex_group *alone_compiling(const char *device)
+{
+    const char *build = getenv("IMBREX_BUILD_DIR"), *was = getenv("IMBREX_CACHE_DIR");
+    char own[256], kept[4096];
+    snprintf(own, sizeof own, "%s", was ? was : "");
+    snprintf(kept, sizeof kept, "%s/tests/cache", build ? build : own);
+    setenv("IMBREX_CACHE_DIR", kept, 1);
+    imbrex_group *group = alone(device);
+    setenv("IMBREX_CACHE_DIR", own, 1);
     return group;
 }
 

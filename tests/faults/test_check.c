@@ -522,11 +522,9 @@ static bool is_taken(int ranks, int least)
 static void originals(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= RANKS_MOST; ranks++) {
-        ranks_desc desc = { .size = ranks };
+    for (int ranks = 1; ranks <= RANKS_MOST; ranks++)
         if (is_taken(ranks, 1))
-            assert_int_equal(ranks_run(&desc, silent, NULL), 0);
-    }
+            assert_int_equal(ranks_run(&(ranks_desc){ .size = ranks }, silent, NULL), 0);
 }
 
 static bool fits(const seed *s, const char *said)
@@ -542,9 +540,7 @@ static void mistakes(void **state)
     if (UNDER_TSAN)
         skip();
     for (int ranks = 2; ranks <= RANKS_MOST; ranks++) {
-        if (!is_taken(ranks, 2))
-            continue;
-        for (int what = NONE + 1; what < MISTAKES; what++) {
+        for (int what = NONE + 1; what < MISTAKES && is_taken(ranks, 2); what++) {
             const seed *s = &seeds[what];
             job j = { .c = case_of(s->op, s->algorithm), .what = (mistake)what };
             ranks_desc desc = { .size = ranks };

@@ -471,7 +471,7 @@ static void compiles_for_gpus(void **state)
         print_message("%s\n", imbrex_error());
         skip();
     }
-    imbrex_group *group = alone("compile:90");
+    imbrex_group *group = alone_compiling("compile:90");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         imbrex_kernel *kernel;
         imbrex_kernel_desc desc = { .name = "hooked", .file = hooks_file(), .gemm = &shapes[i] };
@@ -487,7 +487,7 @@ static void compiles_for_gpus(void **state)
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_INVALID,
          "or the desc.gemm that it is");
     imbrex_group_destroy(group);
-    group = alone("compile:80");
+    group = alone_compiling("compile:80");
     desc.gemm = &shapes[0];
     said(imbrex_kernel_create(group, &desc, &kernel), IMBREX_UNSUPPORTED, "wants an sm_90");
     imbrex_group_destroy(group);

@@ -241,7 +241,8 @@ static int compare(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 
 static int compare_long(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
 {
-    return (void)cpu, (void)walk, compare_cases(gpu, NULL, op_cases_get_long, 0, NULL);
+    (void)cpu, (void)walk;
+    return gpu_is_fake() ? FINE : compare_cases(gpu, NULL, op_cases_get_long, 0, NULL);
 }
 
 static int compare_spanning(imbrex_group *gpu, imbrex_group *cpu, op_walk *walk)
@@ -579,14 +580,12 @@ int main(int argc, char **argv)
     }
     run("not a number", 2, false, not_a_number, false, NULL);
     general_form(2);
-    if (!gpu_is_fake())
-        run("large ones, against \"sequential\"", 4, false, compare_long, false, NULL);
+    run("large ones, against \"sequential\"", 4, false, compare_long, false, NULL);
     int each = gpu_count() < 4 ? gpu_count() : 4;
     if (each > 1) {
         run("table", each, true, table, false, op_walk_table);
         run("against the CPU", each, true, compare, true, op_walk_large);
-        if (!gpu_is_fake())
-            run("large ones, against \"sequential\"", each, true, compare_long, false, NULL);
+        run("large ones, against \"sequential\"", each, true, compare_long, false, NULL);
         run("tiles of several ranks' rows", each, true, compare_spanning, false, NULL);
         run("queued", each, true, queues, false, NULL);
         run("few rows", each, true, fewer, false, NULL);

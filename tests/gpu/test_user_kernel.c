@@ -397,7 +397,7 @@ static void compiles_for_gpus(void **state)
     }
     static const char *const devices[] = { "compile:80", "compile:90" };
     for (int i = 0; i < 2; i++) {
-        imbrex_group *group = alone(devices[i]);
+        imbrex_group *group = alone_compiling(devices[i]);
         imbrex_kernel *kernel = NULL;
         imbrex_kernel_desc desc = { .name = "shift", .source = shift_text, .signals = 2 };
         imbrex_status status = imbrex_kernel_create(group, &desc, &kernel);

@@ -26,8 +26,8 @@ bool op_cases_get_spanning(int number, op_case *c);
 int op_cases_check_spanning(imbrex_group *group);
 
 /* Which of the table: a third of it is every operator's every shape, in one dtype each, and all
- * dtypes in turns; most of it is all, but of wide shapes a third.  A ninth is every operator with some of the
- * shapes.  A sanitizer never gets more than a third. */
+ * dtypes in turns; most of it is all, but of wide shapes a third; a ninth is every operator with
+ * some of the shapes.  A sanitizer never gets more than a third. */
 typedef enum op_part { OP_CASES_ALL, OP_CASES_MOST, OP_CASES_THIRD, OP_CASES_NINTH } op_part;
 
 /* For ranks_run; ctx: an op_part, NULL is most.  Matrices are host memory. */

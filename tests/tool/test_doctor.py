@@ -12,8 +12,8 @@ TOOL = os.environ["IMBREX_TOOL"]
 
 
 def doctor(*words, **variables):
-    """NVRTC takes seconds to compile, and is there where it is asked for.  The C compiler is the
-    build's, which knows its sanitizer."""
+    """NVRTC takes many seconds, and is there where it is asked for.  The C compiler is the build's,
+    which knows its sanitizer."""
     environment = {k: v for k, v in os.environ.items()
                    if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") and
                    (not k.startswith("IMBREX_") or k in ("IMBREX_CACHE_DIR", "IMBREX_CC"))}
@@ -28,7 +28,10 @@ class Doctor(unittest.TestCase):
         return {f["name"]: f for f in json.loads(done.stdout)}
 
     def test_all_is_tried(self):
-        found = self.findings(IMBREX_NVRTC="")
+        """And nothing is left of it."""
+        with tempfile.TemporaryDirectory() as folder:
+            found = self.findings(TMPDIR=folder, IMBREX_NVRTC="")
+            self.assertEqual(os.listdir(folder), [])
         for name in ("settings", "shared memory", "2 CPU ranks", "clock"):
             self.assertIn(found[name]["state"], ("ok", "not there"), found[name])
         for name in ("locked memory", "port", "host's name", "kernel cache", "C compiler", "MPI",
@@ -94,11 +97,6 @@ class Doctor(unittest.TestCase):
         self.assertEqual(found["info"]["state"], "broken")
         self.assertEqual(found["2 CPU ranks"]["state"], "ok", found)
         self.assertIn("was killed by signal 6", done.stderr)
-
-    def test_nothing_is_left(self):
-        with tempfile.TemporaryDirectory() as folder:
-            self.findings(TMPDIR=folder, IMBREX_NVRTC="")
-            self.assertEqual(os.listdir(folder), [])
 
     def test_info_fits_a_terminal(self):
         end, terminal = os.openpty()
