@@ -195,7 +195,7 @@ class Plan:
         own: likewise, of dispatch and combine, in place of m, but that 0 is a run as well."""
         life = self._life
         try:
-            handle = self._open()
+            self._open()
             number = None if stream is None else stream_number(life.device, stream)
             count, rows = self._op.count, self._rows
             if count != "m" or own is not None or type(m) is not int or (m, True) != rows:
@@ -206,12 +206,12 @@ class Plan:
                     self._rows = rows
             held: List[Any] = []
             takes, at = self._takes, {count: rows[0] or NONE}
-            for name in self._op.plain.intersection(more):
+            for name in self._op.plain.intersection(more) if more else ():
                 at[name] = integer(name, more.pop(name))
             for name, operand in (("a", a), ("b", b), ("bias", bias), ("c", c),
                                   ("gathered", gathered),
-                                  *(_flat(more, self._op.inner) if self._op.inner
-                                    else more.items())):
+                                  *(() if not more else _flat(more, self._op.inner)
+                                    if self._op.inner else more.items())):
                 if operand is not None:
                     address, want, written = takes.get(name, self._takes_none)
                     at[name] = address(name, operand, want, held, written)
@@ -223,7 +223,11 @@ class Plan:
         except Exception as refused:  # without a context of its own: runs are many
             life.refuse(self._op.function, refused)
             raise
-        status = life.call(self._run, handle, ctypes.byref(args), number)
+        life.inside += 1  # as Life.call
+        try:
+            status = self._run(self._open(), ctypes.byref(args), number)
+        finally:
+            life.inside -= 1
         if status:
             raise failure(status)
         life.settle(number)

@@ -9,9 +9,11 @@ import torch
 from ._ranks import is_named, plain, ranks_of
 
 try:  # what torch.compile looks at tensors with, and makes memory by
-    from torch._C._dynamo import guards as _guards
+    from torch._C._dynamo import guards
 except ImportError:
-    _guards = None
+    guards = None
+_TensorGuards, _empty_cpu, _empty_cuda = [getattr(guards, name, None) for name in (
+    "TensorGuards", "_empty_strided_cpu", "_empty_strided_cuda")]
 
 _MOST = 1024  # that an operator keeps
 _ALIKE = 8  # of these, with a first operand of one shape, that are found soonest
@@ -57,8 +59,8 @@ class _Likeness:
                                if not isinstance(x, torch.Tensor))
         self._want = self._others(arguments)
         self._graded = any(x.requires_grad for x in self._tensors(arguments))
-        self._check = _guards.TensorGuards(*self._tensors(arguments), dynamic_dims_sizes=None,
-                                           dynamic_dims_strides=None).check
+        self._check = _TensorGuards(*self._tensors(arguments), dynamic_dims_sizes=None,
+                                    dynamic_dims_strides=None).check
 
     def takes(self, arguments):
         for place, first in self._twice:
@@ -130,17 +132,13 @@ def _maker(result):
 
     def make():
         return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    if _guards is None:
-        return make
     if device.type == "cpu":
-        return lambda: _guards._empty_strided_cpu(shape, stride, dtype)
+        return make if _empty_cpu is None else lambda: _empty_cpu(shape, stride, dtype)
     index = device.index
 
     def make_here():
-        if _current_device() == index:
-            return _guards._empty_strided_cuda(shape, stride, dtype)
-        return make()
-    return make_here
+        return _empty_cuda(shape, stride, dtype) if _current_device() == index else make()
+    return make if _empty_cuda is None else make_here
 
 
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
@@ -184,7 +182,7 @@ class Calls:
         return None
 
     def _note_soon(self, arguments, known):
-        if _guards is None:
+        if _TensorGuards is None:
             return
         try:
             likeness = _Likeness(arguments)
