@@ -183,27 +183,12 @@ bool decode_write_timeline(const decode_result *r, const spans *step, const span
     snprintf(wire, sizeof wire, "wire between ranks, emulated: %g GB/s", measure_wire());
     lines[LINES - 1] = wire;
     static const char *const streams[] = { "compute", "copies" };
-    timeline_rank *ranks = calloc((size_t)r->ranks * 2, sizeof *ranks);
-    if (!ranks) {
-        snprintf(error, size, "out of memory");
-        return false;
-    }
-    spans_ranks(step, r->ranks, ranks);
-    spans_ranks(sequential, r->ranks, ranks + r->ranks);
-    const timeline_panel panels[] = {
-        { "overlapped", ranks, r->ranks },
-        { "sequential", ranks + r->ranks, r->ranks },
-    };
     const timeline picture = {
         .title = title,
         .lines = lines,
         .line_count = measure_wire() > 0 ? LINES : LINES - 1,
         .streams = streams,
         .stream_count = 2,
-        .panels = panels,
-        .panel_count = 2,
     };
-    bool written = timeline_write(&picture, path, error, size);
-    free(ranks);
-    return written;
+    return spans_write_both(step, sequential, r->ranks, picture, path, error, size);
 }

@@ -259,28 +259,12 @@ bool mlp_write_timeline(const mlp_result *r, const spans *overlapped, const span
         sizes, figures[0], figures[1], figures[2], figures[3], figures[4]
     };
     const char *streams[] = { "compute", "copies of x", "copies of sums" };
-
-    timeline_rank *ranks = calloc((size_t)r->ranks * 2, sizeof *ranks);
-    if (!ranks) {
-        snprintf(error, size, "out of memory");
-        return false;
-    }
-    spans_ranks(overlapped, r->ranks, ranks);
-    spans_ranks(sequential, r->ranks, ranks + r->ranks);
-    const timeline_panel panels[] = {
-        { "overlapped", ranks, r->ranks },
-        { "sequential", ranks + r->ranks, r->ranks },
-    };
     const timeline picture = {
         .title = title,
         .lines = lines,
         .line_count = measure_wire() > 0 ? LINES : LINES - 1,
         .streams = streams,
         .stream_count = 3,
-        .panels = panels,
-        .panel_count = 2,
     };
-    bool written = timeline_write(&picture, path, error, size);
-    free(ranks);
-    return written;
+    return spans_write_both(overlapped, sequential, r->ranks, picture, path, error, size);
 }
