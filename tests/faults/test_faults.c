@@ -243,14 +243,14 @@ static int try(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
 
 /* Until the victim meets no failure.  The limit is short, since others wait for the victim as long;
  * where it is over and nothing failed, the machine may have been slow, and gets more time once.
- * Where each process looks for leaks at its end processes take every third call, each victim
+ * Where each process looks for leaks at its end processes take every fifth call, each victim
  * others. */
 static void until_it_goes_well(int size, int victim, bool processes)
 {
     int *outcome =
         mmap(NULL, sizeof *outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(outcome != MAP_FAILED);
-    int step = processes && SANITIZED_ADDRESSES ? 3 : 1;
+    int step = processes && SANITIZED_ADDRESSES ? 5 : 1;
     int n = victim % step, fds = meeting_count_fds();
     while (n < 1000 && *outcome != WELL) {
         bool again = *outcome == SLOW;

@@ -146,14 +146,16 @@ static bool compiles(const imx_folder *kept, const compile_job *j)
 
 /* ---- which of them --------------------------------------------------------------------------- */
 
-/* Without what follows from the others. */
-static void without_bytes(const char *options, char *own)
+/* Without what follows from the others: how much fits, which no register knows of. */
+static void without_room(const char *options, char *own)
 {
-    static const char word[] = "-DIMX_SHARED_BYTES=";
-    const char *at = strstr(options, word);
+    static const char *const words[] = { "-DIMX_SHARED_BYTES=", "-DIMX_STAGES=" };
     strcpy(own, options);
-    if (at)
-        strcpy(own + (at - options), at + strcspn(at, " "));
+    for (int i = 0; i < 2; i++) {
+        char *at = strstr(own, words[i]), *rest = at ? at + strcspn(at, " ") : NULL;
+        if (at)
+            memmove(at, rest, strlen(rest) + 1);
+    }
 }
 
 static bool is_like(int i, int j)
@@ -173,7 +175,7 @@ static void choose_like(int first)
         if (!is_like(i, first))
             continue;
         int bytes = sprintf(own[count], "sm=%d,%zu ", jobs[i].arch, jobs[i].shared_most);
-        without_bytes(jobs[i].config.options, own[count] + bytes);
+        without_room(jobs[i].config.options, own[count] + bytes);
         options[count] = own[count];
         numbers[count++] = i;
     }

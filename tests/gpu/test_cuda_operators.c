@@ -17,17 +17,18 @@
 #include "op_cases.h"
 #include "plan/plan.h"
 
-static op_part third = OP_CASES_THIRD;
+static op_part some = SANITIZED ? OP_CASES_NINTH : OP_CASES_THIRD;
 
-/* Threads that share a GPU walk most of the table, others a third; four processes,
- * whose kernels and calls are the same, a ninth. */
+/* Threads that share a GPU walk most of the table, others a third; processes, whose kernels and
+ * calls are the same, a ninth if they are many or a sanitizer watches. */
 static void run(int size, bool processes, int gpus)
 {
     ranks_desc desc = { .size = size, .processes = processes };
     if (processes && !RANKS_PROCESSES)
         skip();
     rank_main cases = imx_kernel_gemm.cuda_config ? op_cases_all : op_cases_collectives;
-    op_part part = size < 4 ? OP_CASES_THIRD : processes ? OP_CASES_NINTH : OP_CASES_MOST;
+    op_part part = size < 4 ? (processes ? some : OP_CASES_THIRD)
+                            : (processes ? OP_CASES_NINTH : OP_CASES_MOST);
     assert_int_equal(fake_ranks_run(&desc, gpus, cases, &part), 0);
 }
 
@@ -78,7 +79,7 @@ static int of_two_kinds(int rank, const imbrex_bootstrap *bootstrap, void *ctx)
                    group->targets[r].arch, r);
     RANK_CHECK(group->memory_gb_s == 1555, "rank %d plans for memory of %d GB/s", rank,
                group->memory_gb_s);
-    int failed = op_cases_all(group, &third);
+    int failed = op_cases_all(group, &some);
     if (failed)
         imbrex_group_abort(group);
     imbrex_group_destroy(group);

@@ -24,7 +24,8 @@ static void cpu_ranks(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 5; ranks++)
-        on_ranks(ranks, exchange_every_case, &(int){ ranks == 3 ? 1 + 3 * SANITIZED_THREADS : 5 });
+        on_ranks(ranks, exchange_every_case,
+                 &(int){ ranks == 3 ? 1 + 3 * SANITIZED : 5 + 6 * SANITIZED });
 }
 
 /* Nodes of so many ranks. */
@@ -63,7 +64,7 @@ static void processes(void **state)
     ranks_desc desc = { .size = 3, .processes = true };
     if (!RANKS_PROCESSES)
         skip();
-    assert_int_equal(ranks_run(&desc, exchange_every_case, &(int){ 7 + 7 * SANITIZED_THREADS }), 0);
+    assert_int_equal(ranks_run(&desc, exchange_every_case, &(int){ 7 + 8 * SANITIZED }), 0);
 }
 
 static void under(const char *name, const char *value, int step)
@@ -84,7 +85,7 @@ static void checked(void **state)
     (void)state;
     if (SANITIZED_THREADS)
         skip(); /* the checker's locks hide from it what operators do */
-    under("IMBREX_CHECK", "1", 5);
+    under("IMBREX_CHECK", "1", 5 + 18 * SANITIZED);
 }
 
 /* More runs of combine than it has places for lines, in which one rank sends and gets nothing. */
@@ -138,7 +139,7 @@ static void fake_gpus(void **state)
     for (int size = 1; size <= 4; size++) {
         ranks_desc desc = { .size = size };
         assert_int_equal(fake_ranks_run(&desc, size == 4 ? 1 : size, exchange_every_case,
-                                        &(int){ 7 + 7 * SANITIZED_THREADS }),
+                                        &(int){ 7 + 8 * SANITIZED }),
                          0);
     }
 }

@@ -17,7 +17,7 @@
 #include "ranks.h"
 #include "tuned.h"
 
-enum { RUNS = SANITIZED_THREADS ? 600 : 3000, ROWS = 9, ROW_BYTES = 262, GUARD = 16 };
+enum { RUNS = SANITIZED ? 600 : 3000, ROWS = 9, ROW_BYTES = 262, GUARD = 16 };
 
 typedef struct trial {
     int lines;
