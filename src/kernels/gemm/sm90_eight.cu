@@ -250,6 +250,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     t.args = &args, t.c = c;
     t.base = base, t.consumer = consumer, t.first_row = consumer * IMX_WG_M;
     t.at = { 0, 0 };
+    begin_turns(t.first_row);
     for (;; tile++) {
         epilogue::due(args, watch, tile);
         if (index_of(tile) >= tiles_of())

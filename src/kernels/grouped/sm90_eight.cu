@@ -56,6 +56,8 @@ typedef struct making {
 
 #include "../gemm/sm90_sum.cuh"
 
+static_assert(!BY_TURNS, "nobody begins them here");
+
 IMX_FN void await_step(making *t, int i)
 {
     mbar_wait(full_of(t->base, t->at.stage), t->at.phase);
