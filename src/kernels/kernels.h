@@ -20,7 +20,9 @@ typedef struct imx_tensor_map {
     int64_t planes;       /* matrices, of which a box is in one, given by number; 0: there is one */
     int64_t plane_bytes;  /* from one to the next */
     int box_rows, box_cols;
-    int dtype;         /* imbrex_dtype */
+    int box_blocks; /* 0; or so many boxes side by side, each as wide as the swizzle, are one: they
+                     * lie one after the other in shared memory, and are given by number */
+    int dtype;      /* imbrex_dtype */
     int swizzle_bytes; /* 0, 32, 64 or 128 */
 } imx_tensor_map;
 

@@ -36,6 +36,12 @@ BULK_FN void mbar_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(bar) : "memory");
 }
 
+/* Arrives once this thread's copies so far (copy_async) have come. */
+BULK_FN void mbar_arrive_behind_copies(uint32_t bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(bar) : "memory");
+}
+
 /* Until the phase of that parity is over.  Who fills the barrier is in this cluster, or the copy
  * engine, and never gives up, so there is no deadline.  All lanes that are here alike.
  * order: .acquire.cluster after what a thread of another block released, else nothing. */

@@ -411,15 +411,6 @@ static CUresult encode(CUtensorMap *encoded, int dtype, uint32_t rank, void *add
                        const uint32_t *steps, int interleave, int swizzle, int promotion, int fill)
 {
     FAKE_TRY(fake_driver_in_context("cuTensorMapEncodeTiled"));
-    uint32_t element = dtype == CU_TENSOR_F32 ? 4 : dtype == CU_TENSOR_U8 ? 1 : 2;
-    uint32_t bytes = box[0] * element;
-    if (rank == 3 && (strides[1] % 16 || !sizes[2] || !box[2] || steps[2] != 1))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (rank < 2 || rank > 3 || (uintptr_t)encoded % 64 || (uintptr_t)address % 16 ||
-        strides[0] % 16 || !sizes[0] || !sizes[1] || !box[0] || !box[1] || box[0] > 256 ||
-        box[1] > 256 || bytes % 16 || steps[0] != 1 || interleave || fill ||
-        (swizzle && bytes > 16u << swizzle))
-        return CUDA_ERROR_INVALID_VALUE;
     ptx_why why;
     if (!ptx_map_encode(encoded, dtype, rank, address, sizes, strides, box, steps, interleave,
                         swizzle, promotion, fill, &why)) {

@@ -265,6 +265,13 @@ static void attend(void **state)
                 many.cache = IMBREX_E4M3;
                 try(&imx_kernel_attend, &many);
             }
+            if (dtype == IMBREX_BF16 && (i == 2 || i == 3)) {
+                imx_attend_args paged = args;
+                paged.page = 16;
+                try_on(&imx_kernel_attend, &paged, &targets[1]);
+                paged.page = 8; /* its copy engine cannot */
+                try_on(&imx_kernel_attend, &paged, &targets[1]);
+            }
             if (dtype == IMBREX_F16 || (dtype == IMBREX_F32 && i % 2 == 0))
                 try_either(&imx_kernel_attend, &args, (size_t)(dtype + i));
             args.cache = IMBREX_E4M3;

@@ -66,6 +66,7 @@ RULES = [
     ("src/kernels/*/*", PUBLIC + ["src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h",
                                   "{own}/*.cuh"], None),
     ("src/kernels/row.cuh", PUBLIC + ["src/kernels/scale.h", "src/kernels/vector.cuh"], None),
+    ("src/kernels/sm90_tma.cuh", PUBLIC + ["src/kernels/sm90_bulk.cuh"], None),
     ("src/kernels/*.cuh", PUBLIC + TRACE + ["src/kernels/team.h"], None),
     ("src/kernels/kernels.h", PUBLIC + ["src/kernels/user.h"], None),
     ("src/kernels/*", PUBLIC, None),

@@ -331,7 +331,7 @@ static bool same_map(const imx_tensor_map *x, const imx_tensor_map *y)
     return x->address == y->address && x->rows == y->rows && x->cols == y->cols &&
            x->stride_bytes == y->stride_bytes && x->planes == y->planes &&
            x->plane_bytes == y->plane_bytes && x->box_rows == y->box_rows &&
-           x->box_cols == y->box_cols && x->dtype == y->dtype &&
+           x->box_cols == y->box_cols && x->box_blocks == y->box_blocks && x->dtype == y->dtype &&
            x->swizzle_bytes == y->swizzle_bytes;
 }
 
@@ -345,15 +345,27 @@ static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
                   : from->swizzle_bytes == 64 ? CU_TENSOR_SWIZZLE_64
                   : from->swizzle_bytes == 32 ? CU_TENSOR_SWIZZLE_32
                                               : CU_TENSOR_SWIZZLE_NONE;
-    /* Innermost first; without planes the last of each is not looked at. */
-    uint64_t sizes[] = { (uint64_t)from->cols, (uint64_t)from->rows, (uint64_t)from->planes };
-    uint64_t strides[] = { (uint64_t)from->stride_bytes, (uint64_t)from->plane_bytes };
-    uint32_t box[] = { (uint32_t)from->box_cols, (uint32_t)from->box_rows, 1 };
-    uint32_t steps[] = { 1, 1, 1 };
+    bool blocks = from->box_blocks, planes = from->planes;
+    int cols = from->box_cols;
+    /* Innermost first: columns of a block, rows, blocks, planes. */
+    uint64_t sizes[4] = { (uint64_t)(blocks ? cols : from->cols), (uint64_t)from->rows };
+    uint64_t strides[3] = { (uint64_t)from->stride_bytes };
+    uint32_t box[4] = { (uint32_t)cols, (uint32_t)from->box_rows }, steps[] = { 1, 1, 1, 1 };
+    uint32_t rank = 2;
+    if (blocks) {
+        strides[rank - 1] = (uint64_t)from->swizzle_bytes;
+        box[rank] = (uint32_t)from->box_blocks;
+        sizes[rank++] = (uint64_t)(from->cols / cols);
+    }
+    if (planes) {
+        strides[rank - 1] = (uint64_t)from->plane_bytes;
+        box[rank] = 1;
+        sizes[rank++] = (uint64_t)from->planes;
+    }
     return imx_driver_check(
-        imx_driver->cuTensorMapEncodeTiled(map, dtypes[from->dtype], from->planes ? 3 : 2,
-                                           (void *)from->address, sizes, strides, box, steps, 0,
-                                           swizzle, CU_TENSOR_L2_128, 0),
+        imx_driver->cuTensorMapEncodeTiled(map, dtypes[from->dtype], rank, (void *)from->address,
+                                           sizes, strides, box, steps, 0, swizzle, CU_TENSOR_L2_128,
+                                           0),
         "cuTensorMapEncodeTiled", "no tensor map for %p[%lld, %lld], stride %lld, box %dx%d",
         from->address, (long long)from->rows, (long long)from->cols, (long long)from->stride_bytes,
         from->box_rows, from->box_cols);

@@ -79,10 +79,96 @@ static form choose(const imx_attend_args *args, const imx_cuda_target *target, i
     return f;
 }
 
+/* ---- Hopper: sm90_tensor.cuh ---------------------------------------------------------------- */
+
+enum { BESIDE, BOX_ROWS }; /* of kept */
+
+/* Tokens that lie in a row of a page, whichever they are; 0: too few. */
+static int box_rows(const imx_attend_args *args)
+{
+    enum { STEP = 64, TOKENS = 16 };
+    return args->page % STEP == 0 ? STEP : args->page % TOKENS == 0 ? TOKENS : 0;
+}
+
+static bool is_for_hopper(const imx_attend_args *args, const imx_cuda_target *target)
+{
+    bool eight = args->cache == IMBREX_E4M3;
+    return target->arch == 90 && args->dtype != IMBREX_F32 &&
+           (eight || args->cache == args->dtype) && args->head_dim == args->value_dim &&
+           (size_t)args->head_dim * (eight ? 1 : 2) % 128 == 0 && box_rows(args) > 0;
+}
+
+/* A slot is of 64 tokens' k, or v.  Two blocks an SM where both have slots enough: while one ends a
+ * split the other attends to tokens. */
+static void config_sm90(const imx_attend_args *args, const imx_cuda_target *target, int sms,
+                        imx_cuda_config *config)
+{
+    enum { FOUR = 4, SLOTS_LEAST = 4, SLOTS_MOST = 12, HEADS = 4480 /* bytes, sm90_tensor.cuh */ };
+    int all = args->queries * args->group, rows = all <= 8 ? 8 : imx_attend_rows(args);
+    size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
+    size_t slot = 64 * dim * element, left = FOUR * 8 * dim * 4;
+    size_t q = (size_t)rows * dim * 2, shared = 0;
+    int beside = 2, slots = 0;
+    for (;; beside--) {
+        size_t room = (target->shared_bytes_most + BLOCK_BYTES) / (size_t)beside - BLOCK_BYTES;
+        for (slots = SLOTS_MOST; slots >= 2; slots--) {
+            shared = (size_t)slots * slot + left + (size_t)(slots / 2 + 1) * q + HEADS;
+            if (shared <= room)
+                break;
+        }
+        if (slots >= SLOTS_LEAST || beside == 1)
+            break;
+    }
+    *config = (imx_cuda_config){
+        .source = "kernels/attend/sm90.cu",
+        .entry = "imx_attend",
+        .blocks = sms,
+        .cluster = 1,
+        .threads = (FOUR + 2) * 32,
+        .early = true,
+        .shared_bytes = shared,
+        .kept = { [BESIDE] = beside, [BOX_ROWS] = box_rows(args) },
+    };
+    snprintf(config->options, sizeof config->options,
+             "-DIMX_DTYPE=%d -DIMX_CACHE=%d -DIMX_DIM=%d -DIMX_VALUES=%d -DIMX_THREADS=%d "
+             "-DIMX_SLOTS=%d -DIMX_BESIDE=%d -DIMX_ROWS=%d -DIMX_BOX=%d -DIMX_SHARED_BYTES=%zu",
+             args->dtype, args->cache, args->head_dim, args->value_dim, FOUR * 32, slots, beside,
+             rows, box_rows(args), shared);
+}
+
+/* A page, or a sequence, is a plane: | tokens | with a column for each head, or head by head. */
+static imx_tensor_map map_of(const imx_attend_args *args, const void *at, int rows)
+{
+    int64_t tokens = args->page ? args->page : args->context, dim = args->head_dim;
+    int64_t element = args->cache == IMBREX_E4M3 ? 1 : 2;
+    int64_t planes = args->page ? args->page_count : args->sequences;
+    int64_t stride = args->cache_stride * element;
+    bool direct = ((uintptr_t)at | (uintptr_t)stride) % 16 == 0 && planes > 0 && tokens > 0;
+    return (imx_tensor_map){
+        .address = direct ? at : NULL,
+        .rows = args->heads_first ? args->kv_heads * tokens : tokens,
+        .cols = args->heads_first ? dim : args->kv_heads * dim,
+        .stride_bytes = (args->heads_first ? dim : args->kv_heads * dim) * element,
+        .planes = planes,
+        .plane_bytes = stride,
+        .box_rows = rows,
+        .box_cols = (int)(128 / element),
+        .box_blocks = (int)(dim * element / 128),
+        .dtype = args->cache,
+        .swizzle_bytes = 128,
+    };
+}
+
+/* ---- the row --------------------------------------------------------------------------------- */
+
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
                         imx_cuda_config *config)
 {
     const imx_attend_args *args = largest;
+    if (is_for_hopper(args, target)) {
+        config_sm90(args, target, blocks, config);
+        return;
+    }
     const form f = choose(args, target, blocks);
     *config = (imx_cuda_config){
         .source = "kernels/attend/sm80.cu",
@@ -92,7 +178,7 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
         .threads = f.threads,
         .early = target->arch >= 90,
         .shared_bytes = f.stages ? (size_t)f.stages * f.stage_bytes + f.other_bytes : 0,
-        .kept = { f.beside },
+        .kept = { [BESIDE] = f.beside },
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_CACHE=%d -DIMX_DIM=%d -DIMX_VALUES=%d -DIMX_THREADS=%d "
@@ -106,8 +192,13 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
 {
     const imx_attend_args *args = untyped;
     int64_t wanted = imx_attend_counts(args) * args->splits;
-    int64_t most = (int64_t)config->blocks * config->kept[0];
+    int64_t most = (int64_t)config->blocks * config->kept[BESIDE];
     launch->blocks = (int)(wanted < most ? wanted : most);
+    if (config->kept[BOX_ROWS]) {
+        launch->map_count = 2;
+        launch->maps[0] = map_of(args, args->k, config->kept[BOX_ROWS]);
+        launch->maps[1] = map_of(args, args->v, config->kept[BOX_ROWS]);
+    }
 }
 
 const imx_kernel imx_kernel_attend = {

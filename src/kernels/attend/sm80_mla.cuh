@@ -254,7 +254,7 @@ ATTEND_FN void attend_split(const imx_attend_args &x, const imbrexd_watch &watch
     int stage = 0, into = IMX_STAGES - 1, ahead = IMX_STAGES - 1;
     for (int i = 0; i < steps; i++, ahead++) {
         uint32_t tile = shared + (uint32_t)(stage * STAGE_BYTES);
-        wait_stage();
+        wait_but<IMX_STAGES - 2>();
         __syncthreads(); /* tile i is here, and all are done with the one before */
         if (ahead < steps)
             load_tile(x, room.tokens[ahead % 2], shared + (uint32_t)(into * STAGE_BYTES), aligned);

@@ -1,62 +1,18 @@
-/* sm80_tokens.cuh - which tokens a warp attends to, and how their k and v come into its ring of
- * tiles; see sm80_tensor.cuh. */
+/* sm80_tokens.cuh - how the k and v of a warp's tokens come into its ring of tiles; see
+ * sm80_tensor.cuh. */
 #ifndef IMX_ATTEND_SM80_TOKENS_CUH
 #define IMX_ATTEND_SM80_TOKENS_CUH
 
-#include "sm80_units.cuh"
+#include "sm80_heads.cuh"
 
-enum {
-    TOKENS = 16, /* of a warp's tile */
-    STEP = TOKENS * WARPS,
-    HALF_BYTES = TOKENS * ROW_BYTES, /* k, or v */
-    STAGE_BYTES = 2 * HALF_BYTES
-};
-
-/* ---- which tokens ---------------------------------------------------------------------------- */
-
-/* The tokens that a row sees. */
-ATTEND_FN void look(const imx_attend_args &x, const work &w, int row, int *from, int *to)
-{
-    int64_t query = query_of(x, w, row);
-    bool is_one = row < rows_of(x, w);
-    int end = is_one && x.visible ? x.visible[query] : w.end;
-    *from = is_one && x.hidden ? x.hidden[query] : 0;
-    *to = !is_one ? 0 : end < w.end ? end : w.end;
-}
-
-/* Without those that no row sees. */
-ATTEND_FN work narrowed(const imx_attend_args &x, const work &w)
-{
-    int from, to;
-    if (!x.hidden && !x.visible)
-        return w;
-    look(x, w, (int)threadIdx.x % IMX_ROWS, &from, &to);
-    bool sees = from < to;
-    from = sees ? from : w.end;
-    to = sees ? to : w.first;
-#pragma unroll
-    for (int step = IMX_ROWS / 2; step; step /= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step);
-        int other_to = __shfl_xor_sync(ALL, to, step);
-        from = other_from < from ? other_from : from;
-        to = other_to > to ? other_to : to;
-    }
-    return narrow(w, from, to, STEP);
-}
-
-ATTEND_FN int steps_of(const work &w)
-{
-    return w.end > w.first ? (w.end - w.first + STEP - 1) / STEP : 0;
-}
+enum { STAGE_BYTES = 2 * HALF_BYTES };
 
 /* ---- loads ----------------------------------------------------------------------------------- */
 
-/* Splits that a block works on: entry i of a list in shared memory is of[i % ROOM]. */
-enum { ROOM = LANES };
-
+/* Splits that a block works on. */
 struct works {
-    const work *of;
-    int known; /* entries; one with a sequence below 0 is the end */
+    const work *of; /* [ROOM] */
+    int known;      /* entries; one with a sequence below 0 is the end */
 };
 
 /* What a warp loads next. */

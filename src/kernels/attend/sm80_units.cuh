@@ -15,7 +15,15 @@ enum {
     ELEMENT = EIGHT ? 1 : 2,       /* bytes, of the cache */
     ROW_BYTES = IMX_DIM * ELEMENT, /* of a row of k */
     UNITS = ROW_BYTES / 16,
-    K_STEPS = IMX_DIM / 16
+    K_STEPS = IMX_DIM / 16,
+/* In shared memory: bytes from row to row, and from eight units of a row to the next eight. */
+#ifdef IMX_BOX
+    ROW_APART = 128,
+    EIGHTH_UNIT = IMX_BOX * ROW_APART, /* after those of all tokens of a box */
+#else
+    ROW_APART = ROW_BYTES,
+    EIGHTH_UNIT = 128,
+#endif
 };
 
 /* ---- instructions ---------------------------------------------------------------------------- */
@@ -57,7 +65,8 @@ ATTEND_FN uint32_t lane_unit(int row, int half)
 ATTEND_FN uint32_t further(uint32_t row_at, uint32_t lane_unit, int unit)
 {
     const int low = UNITS < 8 ? 3 : 7;
-    return row_at + (lane_unit ^ (uint32_t)((unit & low) * 16)) + (uint32_t)((unit & ~low) * 16);
+    return row_at + (lane_unit ^ (uint32_t)((unit & low) * 16)) +
+           (uint32_t)(unit / 8 * EIGHTH_UNIT);
 }
 
 /* The address of a unit of row `row` of a tile. */
@@ -135,11 +144,6 @@ template <int newest> ATTEND_FN void wait_but(void)
     asm volatile("cp.async.wait_group %0;" : : "n"(newest) : "memory");
 }
 
-ATTEND_FN void wait_stage(void)
-{
-    wait_but<IMX_STAGES - 2>();
-}
-
 ATTEND_FN void wait_all(void)
 {
     asm volatile("cp.async.wait_all;" : : : "memory");
@@ -171,6 +175,10 @@ ATTEND_FN work narrow(work w, int from, int to, int step)
     return w;
 }
 
+#ifdef IMX_BOX
+extern __shared__ __attribute__((aligned(1024))) uint4 imx_attend_shared[];
+#else
 extern __shared__ uint4 imx_attend_shared[];
+#endif
 
 #endif /* IMX_ATTEND_SM80_UNITS_CUH */

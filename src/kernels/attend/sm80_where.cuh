@@ -10,6 +10,7 @@
 #define ATTEND_FN     static __device__ __forceinline__
 /* What is seldom run: beside the loops of tiles it would push these out of the cache for code. */
 #define ATTEND_SELDOM static __device__ __noinline__
+#define ATTEND_METHOD __device__ __forceinline__
 
 enum { LANES = 32, WARPS = IMX_THREADS / LANES };
 enum : unsigned { ALL = 0xffffffff };
@@ -64,6 +65,17 @@ ATTEND_FN int chunk_of(const imx_attend_args &x, int first)
     return x.sequences - first < CHUNK ? (int)x.sequences - first : CHUNK;
 }
 
+/* Splits of a sequence of which the caller says that it has so many tokens; the first block
+ * complains. */
+ATTEND_FN int count_one(const imx_attend_args &x, const imbrexd_watch &watch, int sequence,
+                        int said)
+{
+    int length = length_of(x, said);
+    if (blockIdx.x == 0 && length != said)
+        complain(x, watch, IMBREXD_FAULT_LENGTH, sequence, said, imx_attend_most(&x));
+    return splits_of(x, length);
+}
+
 /* upto[i]: splits of sequences `first` up to and with first + i.  Returns all of them. */
 ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch, int first,
                            int *upto)
@@ -77,13 +89,8 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
         own[i] = i < each && begin + i < count ? x.lengths[first + begin + i] : 0;
 #pragma unroll
     for (int i = 0; i < EACH_COUNTS; i++) {
-        if (i < each && begin + i < count) {
-            int length = length_of(x, own[i]);
-            if (blockIdx.x == 0 && length != own[i])
-                complain(x, watch, IMBREXD_FAULT_LENGTH, first + begin + i, own[i],
-                         imx_attend_most(&x));
-            sum += splits_of(x, length);
-        }
+        if (i < each && begin + i < count)
+            sum += count_one(x, watch, first + begin + i, own[i]);
         own[i] = sum;
     }
     int scan = sum;
@@ -107,11 +114,25 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
     return upto[count - 1];
 }
 
-/* Blocks side by side have the heads and pieces of the same tokens. */
+/* Split `split` of those, of sequence first + i.  Blocks side by side have the heads and pieces of
+ * the same tokens: at says which. */
+ATTEND_FN work work_in(const imx_attend_args &x, int first, const int *upto, int i, int split,
+                       int at)
+{
+    int pieces = imx_attend_pieces(&x);
+    work w = { first + i, at / pieces, at % pieces, split - (i ? upto[i - 1] : 0) };
+    w.length = length_of(x, x.lengths[w.sequence]);
+    w.splits = imx_attend_splits(w.length, x.kv_heads);
+    int each = (int)imx_attend_split(w.length, x.kv_heads);
+    w.first = w.split * each;
+    w.end = w.first + each < w.length ? w.first + each : w.length;
+    return w;
+}
+
 ATTEND_SELDOM work work_of(const imx_attend_args &x, int first, const int *upto, int item)
 {
-    int pieces = imx_attend_pieces(&x), beside = x.kv_heads * pieces;
-    int split = item / beside, at = item % beside, low = 0, high = chunk_of(x, first) - 1;
+    int beside = x.kv_heads * imx_attend_pieces(&x), split = item / beside;
+    int low = 0, high = chunk_of(x, first) - 1;
     while (low < high) {
         int middle = (low + high) / 2;
         if (upto[middle] > split)
@@ -119,13 +140,29 @@ ATTEND_SELDOM work work_of(const imx_attend_args &x, int first, const int *upto,
         else
             low = middle + 1;
     }
-    work w = { first + low, at / pieces, at % pieces, split - (low ? upto[low - 1] : 0) };
-    w.length = length_of(x, x.lengths[w.sequence]);
-    w.splits = imx_attend_splits(w.length, x.kv_heads);
-    int each = (int)imx_attend_split(w.length, x.kv_heads);
-    w.first = w.split * each;
-    w.end = w.first + each < w.length ? w.first + each : w.length;
-    return w;
+    return work_in(x, first, upto, low, split, item % beside);
+}
+
+/* ---- who has which --------------------------------------------------------------------------- */
+
+/* Items of a block that are dealt out; where there are more rounds, all others go to whoever is
+ * free, since some SMs read faster than others. */
+enum { DEALT = 3 };
+
+ATTEND_FN bool are_claimed(const imx_attend_args &x, int items)
+{
+    return items >= (DEALT + 1) * (int)gridDim.x && x.sequences <= CHUNK;
+}
+
+/* One thread: the next of those, from 0 on. */
+ATTEND_FN int claim(const imx_attend_args &x)
+{
+    int before;
+    asm volatile("atom.add.relaxed.gpu.global.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(x.claims)
+                 : "memory");
+    return before;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -147,6 +184,8 @@ ATTEND_FN int64_t query_of(const imx_attend_args &x, const work &w, int i)
 ATTEND_FN int64_t state_of(const imx_attend_args &x, const work &w, int i)
 {
     int at = w.piece * imx_attend_rows(&x) + i;
+    if (x.queries == 1)
+        return (int64_t)w.sequence * x.heads + w.head * x.group + at;
     return query_of(x, w, i) * x.heads + w.head * x.group + at % x.group;
 }
 

@@ -6,14 +6,9 @@
 #ifndef IMX_SM90_PTX_CUH
 #define IMX_SM90_PTX_CUH
 
-#include "../sm90_bulk.cuh"
+#include "../sm90_tma.cuh"
 
 #define IMX_FN static __device__ __forceinline__
-
-/* A CUtensorMap, which only the driver and the copy engine look into. */
-typedef struct __attribute__((aligned(64))) imx_tma_map {
-    unsigned char opaque[128];
-} imx_tma_map;
 
 /* The lane, worked out where it stands: a volatile read that the compiler does not move. */
 IMX_FN int lane_here(void)
@@ -85,79 +80,6 @@ IMX_FN void cluster_store(uint32_t to, uint32_t bar, const float *v)
                  :
                  : "r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(bar)
                  : "memory");
-}
-
-/* ---- the copy engine ------------------------------------------------------------------------ */
-
-IMX_FN void tma_prefetch_map(const imx_tma_map *map)
-{
-    asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
-}
-
-IMX_FN void tma_load(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%2, %3}], [%4];"
-                 :
-                 : "r"(to), "l"(map), "r"(x), "r"(y), "r"(bar)
-                 : "memory");
-}
-
-/* The same of what nobody reads again: the cache gives it up first, and keeps what was fetched
- * ahead. */
-IMX_FN void tma_load_once(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar)
-{
-    asm volatile("{\n\t.reg .b64 first;\n\t"
-                 "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n\t"
-                 "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], first;\n\t}"
-                 :
-                 : "r"(to), "l"(map), "r"(x), "r"(y), "r"(bar)
-                 : "memory");
-}
-
-/* The same of plane z of several. */
-IMX_FN void tma_load_plane(uint32_t to, const imx_tma_map *map, int x, int y, int z, uint32_t bar)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%2, %3, %4}], [%5];"
-                 :
-                 : "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar)
-                 : "memory");
-}
-
-/* Into the L2 cache only: changes nothing that anybody could see. */
-IMX_FN void tma_prefetch(const imx_tma_map *map, int x, int y)
-{
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];"
-                 :
-                 : "l"(map), "r"(x), "r"(y)
-                 : "memory");
-}
-
-/* To the same place, and counted at the same barrier, in every block of the cluster in mask. */
-IMX_FN void tma_load_multicast(uint32_t to, const imx_tma_map *map, int x, int y, uint32_t bar,
-                               uint16_t mask)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
-                 :
-                 : "r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask)
-                 : "memory");
-}
-
-IMX_FN void tma_store(const imx_tma_map *map, int x, int y, uint32_t from)
-{
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
-                 :
-                 : "l"(map), "r"(x), "r"(y), "r"(from)
-                 : "memory");
-}
-
-/* Ordinary writes to shared memory before the copy engine's reads of it. */
-IMX_FN void tma_fence_shared(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
 
 /* ---- registers ------------------------------------------------------------------------------ */

@@ -130,12 +130,6 @@ IMX_FN void copy_unit(uint32_t to, const char *from, int bytes)
                  : "memory");
 }
 
-/* Arrives once this thread's copies so far have come. */
-IMX_FN void arrive_behind_copies(uint32_t bar)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(bar) : "memory");
-}
-
 IMX_FN void producers_meet(void)
 {
     asm volatile("bar.sync 1, %0;" : : "n"((int)PRODUCERS) : "memory");
@@ -247,7 +241,7 @@ IMX_FN void produce(const imx_grouped_args &args, const imbrexd_watch *watch,
                 load_b(&maps.b, here, stage, full, s * TILE_K);
             }
             load_a(&r, args, stage, s * TILE_K);
-            arrive_behind_copies(full);
+            mbar_arrive_behind_copies(full);
             step(&at);
         }
         producers_meet(); /* all have read the note, and know the next */

@@ -1,0 +1,537 @@
+/* sm90_tensor.cuh - splits by tensor cores on Hopper: a warp brings tokens by the copy engine, four
+ * weigh them.
+ *
+ *     a ring of IMX_SLOTS   | k of 64 tokens | v of these | k of the next 64 | v | ...
+ *     a slot                | 128 bytes of each token's row | the next 128 bytes of each |
+ *
+ * Between them lie two barriers of each slot, full and empty.  The warp that loads counts splits,
+ * deals them out and looks up pages; it is ahead of the others by what the ring has room for, also
+ * from one split to the next, so that loads pause for no split's end.  The k of a split's first
+ * tokens comes with q.  A sixth warp counts the splits that have ended; whatever is complete it
+ * adds up over splits, and at the end the four do so too. */
+#ifndef IMX_ATTEND_SM90_TENSOR_CUH
+#define IMX_ATTEND_SM90_TENSOR_CUH
+
+#include "../sm90_tma.cuh"
+#include "sm80_heads.cuh"
+
+enum {
+    SLOT_BYTES = STEP * ROW_BYTES,
+    COLUMNS = ROW_BYTES / ROW_APART, /* blocks of 128 bytes of a row */
+    BOXES = STEP / IMX_BOX,          /* of tokens, of a slot */
+    BOX_BYTES = IMX_BOX * ROW_BYTES,
+    Q_ROOMS = IMX_SLOTS / 2 + 1, /* a split's is free when its last slot is */
+    LEFT_AT = IMX_SLOTS * SLOT_BYTES,
+    Q_AT = LEFT_AT + WARPS * LEFT_BYTES,
+    HEADS_AT = Q_AT + Q_ROOMS * Q_BYTES
+};
+static_assert(STEP == 64 && ROW_BYTES % ROW_APART == 0 && STEP % IMX_BOX == 0 && IMX_BOX >= TOKENS,
+              "boxes are of whole tiles");
+
+typedef struct attend_maps {
+    imx_tma_map k, v;
+} attend_maps;
+
+/* What a slot of k is of: entry of heads_room's splits, and whether its tokens are the split's
+ * first, and with the v behind it its last. */
+enum { ENTRY = ROOM - 1, IS_FIRST = ROOM, IS_LAST = 2 * ROOM, IS_END = 4 * ROOM };
+
+struct ring {
+    uint64_t full[IMX_SLOTS], empty[IMX_SLOTS];
+    int slot_of[IMX_SLOTS]; /* such words */
+};
+
+/* What the four tell the warp that counts, and it tells whoever is free. */
+struct ends {
+    uint32_t ended;      /* splits whose parts are written, four times each */
+    uint32_t counted;    /* how many of them */
+    uint32_t all;        /* the block's splits and one; 0: not known yet */
+    work complete[ROOM]; /* whose last split has ended */
+    uint32_t added_to;   /* how many there are, */
+    uint32_t taken;      /* how many parts of them somebody has taken, */
+    uint32_t is_over;    /* and there is no further one */
+};
+
+struct heads {
+    heads_room room;
+    ring slots;
+    ends end;
+    int upto[CHUNK];
+};
+static_assert(HEADS_AT + sizeof(heads) <= IMX_SHARED_BYTES, "launch.c has room for it");
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+struct place {
+    int slot;
+    uint32_t parity;
+};
+
+ATTEND_FN uint32_t at_shared(const void *of)
+{
+    return (uint32_t)__cvta_generic_to_shared(of);
+}
+
+ATTEND_FN void move_on(place *p)
+{
+    if (++p->slot == IMX_SLOTS)
+        p->slot = 0, p->parity ^= 1;
+}
+
+ATTEND_FN void wait_full(const heads &h, const place &p)
+{
+    mbar_wait(at_shared(&h.slots.full[p.slot]), p.parity);
+}
+
+/* A warp has read the slot. */
+ATTEND_FN void give_back(const heads &h, place *p)
+{
+    __syncwarp();
+    if (threadIdx.x % LANES == 0)
+        mbar_arrive(at_shared(&h.slots.empty[p->slot]));
+    move_on(p);
+}
+
+/* ---- which splits ---------------------------------------------------------------------------- */
+
+/* The warp that loads: where it is among a block's splits. */
+struct dealer {
+    int first, end; /* of the chunk: its first sequence; items */
+    int next;       /* item, of those that are dealt out */
+    int dealt;      /* how many */
+    bool claims;
+    int claimed; /* of lane 0, once the others are claimed */
+};
+
+/* A warp: as count_splits. */
+ATTEND_FN int count_chunk(const imx_attend_args &x, const imbrexd_watch &watch, int first,
+                          int *upto)
+{
+    int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), before = 0;
+    int said = lane < count ? x.lengths[first + lane] : 0;
+    __syncwarp(); /* all have read those of the chunk before */
+#pragma unroll 1
+    for (int i = lane; i - lane < count; i += LANES) {
+        int scan = i < count ? count_one(x, watch, first + i, said) : 0;
+        said = i + LANES < count ? x.lengths[first + i + LANES] : 0;
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) {
+            int other = __shfl_up_sync(ALL, scan, step);
+            scan += lane >= step ? other : 0;
+        }
+        if (i < count)
+            upto[i] = before + scan;
+        before += __shfl_sync(ALL, scan, LANES - 1);
+    }
+    __syncwarp();
+    return before;
+}
+
+/* A warp: as work_of. */
+ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, int item)
+{
+    int beside = x.kv_heads * imx_attend_pieces(&x), split = item / beside;
+    int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), from = 0;
+    uint32_t beyond = 0;
+#pragma unroll 1
+    for (;; from += LANES) {
+        beyond = __ballot_sync(ALL, from + lane < count && upto[from + lane] > split);
+        if (beyond)
+            break;
+    }
+    return work_in(x, first, upto, from + __ffs((int)beyond) - 1, split, item % beside);
+}
+
+ATTEND_FN void open_chunk(const imx_attend_args &x, const imbrexd_watch &watch, heads *h, dealer *d)
+{
+    if (d->first >= x.sequences)
+        return;
+    d->end = count_chunk(x, watch, d->first, h->upto) * x.kv_heads * imx_attend_pieces(&x);
+    d->claims = are_claimed(x, d->end);
+    d->dealt = 0;
+}
+
+/* The block's next split; whether there is one. */
+ATTEND_FN bool deal(const imx_attend_args &x, const imbrexd_watch &watch, heads *h, dealer *d,
+                    work *to)
+{
+    int blocks = (int)gridDim.x, lane = (int)threadIdx.x % LANES, item = d->next;
+    while (d->first < x.sequences) {
+        if (d->claims && d->dealt >= DEALT)
+            item = DEALT * blocks + __shfl_sync(ALL, d->claimed, 0);
+        if (item < d->end) {
+            *to = narrowed(x, find_work(x, d->first, h->upto, item));
+            d->next += blocks;
+            d->dealt++;
+            if (d->claims && d->dealt >= DEALT && lane == 0)
+                d->claimed = claim(x);
+            return true;
+        }
+        if (d->claims && lane == 0 && item == d->end + blocks - 1) /* the last to ask */
+            *x.claims = 0;
+        item = d->next -= d->end;
+        d->first += CHUNK;
+        open_chunk(x, watch, h, d);
+    }
+    return false;
+}
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+/* What the warp that loads has. */
+struct loads {
+    const attend_maps *maps;
+    uint32_t shared;
+    place next;
+    int split;    /* how many before this one */
+    bool by_maps; /* k and v are aligned as the copy engine wants them */
+    int page, in; /* the caller's page, and a token in it: of box lane + what is a multiple of 32 */
+    int y, z;     /* where that box is in the maps */
+};
+
+/* Boxes that lanes look up together, in tokens. */
+enum { GROUP = LANES * IMX_BOX };
+
+ATTEND_FN int page_there(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
+                         int page)
+{
+    if (x.page && (page < 0 || page >= x.page_count)) {
+        complain(x, watch, IMBREXD_FAULT_PAGE, w.sequence, page, x.page_count);
+        page = 0;
+    }
+    return page;
+}
+
+/* Where the group is that begins with token `first`; it is waited for when it is used. */
+ATTEND_FN void look_up(const imx_attend_args &x, const work &w, int first, loads *l)
+{
+    int t = first + (int)threadIdx.x % LANES * IMX_BOX;
+    l->page = w.sequence;
+    l->in = t;
+    if (x.page) {
+        int page = (int)((unsigned)t / (unsigned)x.page);
+        l->in = t - page * x.page;
+        l->page = t < w.end ? x.pages[w.sequence * x.page_stride + page] : 0;
+    }
+}
+
+ATTEND_FN void find(const imx_attend_args &x, const imbrexd_watch &watch, const work &w, loads *l)
+{
+    int tokens = x.page ? x.page : (int)x.context;
+    l->y = x.heads_first ? w.head * tokens + l->in : l->in;
+    l->z = page_there(x, watch, w, l->page);
+}
+
+/* Tokens from `first` on by all lanes: from anywhere. */
+ATTEND_SELDOM void load_apart(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
+                              const void *cache, int first, uint32_t to)
+{
+    for (int i = (int)threadIdx.x % LANES; i < STEP * UNITS; i += LANES) {
+        int row = i / UNITS, unit = i % UNITS, t = first + row;
+        if (t >= w.end)
+            break;
+        int page = page_there(x, watch, w, page_of(x, w, t)), in = x.page ? t % x.page : t;
+        int64_t at = page * x.cache_stride + imx_attend_row(&x, in, w.head) * IMX_DIM;
+        uint32_t there = (uint32_t)(row / IMX_BOX * BOX_BYTES + unit / 8 * EIGHTH_UNIT +
+                                    row % IMX_BOX * ROW_APART + (unit % 8 ^ row % 8) * 16);
+        shared_store(to + there, load_any((const char *)cache + at * ELEMENT + unit * 16));
+    }
+}
+
+/* The next slot: k, or v, of tokens from `first` on; what: of slot_of, of k. */
+ATTEND_FN void load_slot(const imx_attend_args &x, const imbrexd_watch &watch, heads *h, loads *l,
+                         const work &w, int first, bool is_v, int what)
+{
+    int lane = (int)threadIdx.x % LANES, left = w.end - first;
+    int boxes = !l->by_maps || left <= 0 ? 0
+                : left >= STEP           ? BOXES
+                                         : (left + IMX_BOX - 1) / IMX_BOX;
+    int box = lane - (first - w.first) / IMX_BOX % LANES;
+    uint32_t full = at_shared(&h->slots.full[l->next.slot]);
+    uint32_t to = l->shared + (uint32_t)(l->next.slot * SLOT_BYTES);
+    mbar_wait(at_shared(&h->slots.empty[l->next.slot]), l->next.parity ^ 1);
+    if (box >= 0 && box < boxes)
+        tma_load_blocks_once(to + (uint32_t)(box * BOX_BYTES), is_v ? &l->maps->v : &l->maps->k,
+                             l->y, x.heads_first ? 0 : w.head * COLUMNS, l->z, full);
+    if (!is_v && what & IS_FIRST)
+        load_q(x, w, l->shared + (uint32_t)(Q_AT + l->split % Q_ROOMS * Q_BYTES), lane, LANES);
+    if (!l->by_maps)
+        load_apart(x, watch, h->room.splits[l->split % ROOM], is_v ? x.v : x.k, first, to);
+    mbar_arrive_behind_copies(full);
+    __syncwarp(); /* what was not copied by an engine is there */
+    if (lane == 0) {
+        if (!is_v)
+            h->slots.slot_of[l->next.slot] = what;
+        mbar_expect(full, (uint32_t)(boxes * BOX_BYTES));
+    }
+    move_on(&l->next);
+}
+
+/* The warp that loads: all of the block's splits, of each whatever its rows see, and one slot of k
+ * and one of v at least.  The next split, and pages, are looked up while slots are under way. */
+ATTEND_FN void load_all(const imx_attend_args &x, const imbrexd_watch &watch,
+                        const attend_maps &maps, heads *h)
+{
+    const uintptr_t places =
+        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
+    int lane = (int)threadIdx.x % LANES;
+    loads l = { &maps, at_shared(imx_attend_shared), { 0, 0 }, 0, (places & 15) == 0 };
+    dealer d = { 0, 0, (int)blockIdx.x };
+    work w, next;
+    open_chunk(x, watch, h, &d);
+    bool more = deal(x, watch, h, &d, &next);
+    if (more)
+        look_up(x, next, next.first, &l);
+    for (; more; l.split++) {
+        w = next;
+        if (lane == 0)
+            h->room.splits[l.split % ROOM] = w;
+        __syncwarp();
+        int what = l.split % ROOM | IS_FIRST, first = w.first;
+        bool is_last;
+        do {
+            is_last = first + STEP >= w.end;
+            if ((first - w.first) % GROUP == 0)
+                find(x, watch, w, &l);
+            load_slot(x, watch, h, &l, w, first, false, what | (is_last ? IS_LAST : 0));
+            load_slot(x, watch, h, &l, w, first, true, 0);
+            if (what & IS_FIRST)
+                more = deal(x, watch, h, &d, &next);
+            what = l.split % ROOM;
+            first += STEP;
+            if (!is_last && (first - w.first) % GROUP == 0)
+                look_up(x, w, first, &l);
+            else if (is_last && more)
+                look_up(x, next, next.first, &l);
+        } while (!is_last);
+    }
+    mbar_wait(at_shared(&h->slots.empty[l.next.slot]), l.next.parity ^ 1);
+    mbar_arrive_behind_copies(at_shared(&h->slots.full[l.next.slot]));
+    if (lane == 0) {
+        h->slots.slot_of[l.next.slot] = IS_END;
+        mbar_arrive(at_shared(&h->slots.full[l.next.slot]));
+    }
+}
+
+/* ---- the four -------------------------------------------------------------------------------- */
+
+/* A split's rows of q, as products read them: from registers, if these are enough. */
+struct held_rows {
+    enum { UNROLLED = K_STEPS };
+    uint32_t of[K_STEPS][EIGHTS][2];
+
+    ATTEND_METHOD held_rows(uint32_t q)
+    {
+#pragma unroll
+        for (int step = 0; step < K_STEPS; step++)
+            read_q(q, step, of[step]);
+    }
+
+    ATTEND_METHOD void read(int step, uint32_t (&to)[EIGHTS][2]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * EIGHTS; i++)
+            to[i / 2][i % 2] = of[step][i / 2][i % 2];
+    }
+};
+
+#if IMX_ROWS == 8
+typedef held_rows q_rows;
+#else
+struct q_rows : shared_rows {
+    enum { UNROLLED = 2 };
+};
+#endif
+
+/* Rows of v from `there` on, which no token of the split is of, become zeros: weights of 0 do not
+ * make one that is no number harmless. */
+ATTEND_SELDOM void clear_rows(uint32_t tile, int there)
+{
+    for (int i = (int)threadIdx.x % LANES; i < TOKENS * UNITS; i += LANES) {
+        int row = i / UNITS, unit = i % UNITS;
+        if (row >= there)
+            shared_store(tile +
+                             (uint32_t)(unit / 8 * EIGHTH_UNIT + row * ROW_APART + unit % 8 * 16),
+                         make_uint4(0, 0, 0, 0));
+    }
+    tma_fence_shared(); /* before the copy engine overwrites them */
+    __syncwarp();
+}
+
+/* ---- the ends of splits ---------------------------------------------------------------------- */
+
+enum { PARTS = IMX_ROWS / TOGETHER }; /* of a complete one, that are taken */
+
+ATTEND_FN uint32_t shared_acquire(const uint32_t *at)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at_shared(at)) : "memory");
+    return v;
+}
+
+ATTEND_FN void shared_release(uint32_t *at, uint32_t v)
+{
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" : : "r"(at_shared(at)), "r"(v) : "memory");
+}
+
+ATTEND_FN void shared_add(uint32_t *at)
+{
+    asm volatile("red.release.cta.shared.add.u32 [%0], 1;" : : "r"(at_shared(at)) : "memory");
+}
+
+ATTEND_FN void four_barrier(void)
+{
+    asm volatile("bar.sync 1, %0;" : : "n"(IMX_THREADS) : "memory");
+}
+
+/* The four, when they have weighed their tokens of w, the block's split i. */
+ATTEND_FN void end_split(const imx_attend_args &x, heads *h, const work &w, int i, lane_sums *own)
+{
+    enum { UNCOUNTED_MOST = ROOM / 4 }; /* the warp that loads is ahead of these */
+    int warp = (int)threadIdx.x / LANES;
+    float *left = (float *)((char *)imx_attend_shared + LEFT_AT);
+    add_lanes(own);
+#pragma unroll
+    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
+        if (first)
+            four_barrier();
+        leave(*own, first, left + warp * (LEFT_APART / 4), &h->room);
+        four_barrier();
+        put_sums(x, w, first, left, &h->room);
+    }
+    four_barrier();
+    if (threadIdx.x % LANES == 0) {
+        shared_add(&h->end.ended);
+        while (i - (int)shared_acquire(&h->end.counted) > UNCOUNTED_MOST)
+            __nanosleep(50);
+    }
+    __syncwarp();
+}
+
+/* A warp: adds up a part of what is complete; whether there was one. */
+ATTEND_FN bool add_part(const imx_attend_args &x, heads *h)
+{
+    ends *end = &h->end;
+    uint32_t got = ~0u;
+    if (threadIdx.x % LANES == 0) {
+        uint32_t most = shared_acquire(&end->added_to) * PARTS, seen = shared_acquire(&end->taken);
+        while (seen < most && got != seen) {
+            got = seen;
+            seen = atomicCAS(&end->taken, got, got + 1);
+        }
+        got = seen < most ? got : ~0u;
+    }
+    got = __shfl_sync(ALL, got, 0);
+    if (got == ~0u)
+        return false;
+    const work w = end->complete[got / PARTS % ROOM];
+    int row = (int)(got % PARTS) * TOGETHER;
+    if (TOGETHER > 1 && w.splits <= FEW_SPLITS) {
+        if (row < rows_of(x, w))
+            add_rows(x, w, row);
+    } else {
+        for (int i = row; i < row + TOGETHER && i < rows_of(x, w); i++)
+            add_row(x, w, i);
+    }
+    return true;
+}
+
+/* The warp that counts: entries from `first` up to `upto`, all at once. */
+ATTEND_FN void count_ended(const imx_attend_args &x, heads *h, int first, int upto,
+                           uint32_t *complete)
+{
+    int lane = (int)threadIdx.x % LANES;
+    const work &w = h->room.splits[(first + lane) % ROOM];
+    bool is_one = lane < upto - first && has_ended(x, w);
+    uint32_t all = __ballot_sync(ALL, is_one);
+    if (is_one)
+        h->end.complete[(*complete + (uint32_t)__popc(all & ((1u << lane) - 1))) % ROOM] = w;
+    *complete += (uint32_t)__popc(all);
+    __syncwarp();
+    if (lane == 0) {
+        shared_release(&h->end.added_to, *complete);
+        shared_release(&h->end.counted, (uint32_t)upto);
+    }
+}
+
+/* The warp that counts splits, and adds up over them what is complete. */
+ATTEND_FN void count_all(const imx_attend_args &x, heads *h)
+{
+    enum { WAITING_MOST = ROOM / 4 * PARTS };
+    ends *end = &h->end;
+    uint32_t complete = 0;
+    int counted = 0;
+    for (;;) {
+        int all = (int)shared_acquire(&end->all), ended = (int)shared_acquire(&end->ended) / WARPS;
+        uint32_t waiting = complete * PARTS - shared_acquire(&end->taken);
+        all = __shfl_sync(ALL, all, 0);
+        ended = __shfl_sync(ALL, ended, 0);
+        waiting = __shfl_sync(ALL, waiting, 0);
+        if (ended > counted && waiting < WAITING_MOST) {
+            count_ended(x, h, counted, ended, &complete);
+            counted = ended;
+        } else if (all && counted == all - 1) {
+            break;
+        } else if (!add_part(x, h)) {
+            __nanosleep(50);
+        }
+    }
+    if (threadIdx.x % LANES == 0)
+        shared_release(&end->is_over, 1);
+}
+
+/* ---- the block's splits ---------------------------------------------------------------------- */
+
+ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
+{
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    heads_room *room = &h->room;
+    uint32_t shared = at_shared(imx_attend_shared), own_at;
+    own_at = (uint32_t)(warp * TOKENS / IMX_BOX * BOX_BYTES + warp * TOKENS % IMX_BOX * ROW_APART);
+    const bool all_see = !x.hidden && !x.visible;
+    float scale = scale_of(x);
+    place p = { 0, 0 };
+    int i = 0;
+    for (;; i++) {
+        wait_full(*h, p);
+        int what = h->slots.slot_of[p.slot];
+        if (what & IS_END)
+            break;
+        const work &w = room->splits[what & ENTRY];
+        const int end = w.end;
+        const q_rows q{ shared + (uint32_t)(Q_AT + i % Q_ROOMS * Q_BYTES) };
+        lane_sums own = {};
+        if (lane < IMX_ROWS)
+            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
+#pragma unroll
+        for (int j = 0; j < 2 * EIGHTS; j++)
+            own.most[j / 2][j % 2] = NONE;
+        __syncwarp();
+        for (int first = w.first + warp * TOKENS;; first += STEP) {
+            uint32_t tile = shared + (uint32_t)(p.slot * SLOT_BYTES) + own_at;
+            float score[EIGHTS][4] = {};
+            bool is_last = what & IS_LAST;
+            multiply_k(tile, q, score);
+            give_back(*h, &p);
+            see(x, room, scale, first, all_see && first + TOKENS <= end, score);
+            weigh(&own, score);
+            tile = shared + (uint32_t)(p.slot * SLOT_BYTES) + own_at;
+            wait_full(*h, p);
+            if (first + TOKENS > end)
+                clear_rows(tile, end - first);
+            multiply_v(tile, score, &own);
+            give_back(*h, &p);
+            if (is_last)
+                break;
+            wait_full(*h, p);
+            what = h->slots.slot_of[p.slot];
+        }
+        end_split(x, h, w, i, &own);
+    }
+    if (lane == 0)
+        shared_release(&h->end.all, (uint32_t)i + 1);
+    for (bool is_over = false; add_part(x, h) || !is_over;) /* whoever is free adds up */
+        is_over = shared_acquire(&h->end.is_over);
+}
+
+#endif /* IMX_ATTEND_SM90_TENSOR_CUH */
