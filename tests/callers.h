@@ -26,9 +26,11 @@ static inline imbrex_group *alone(const char *device)
 static inline imbrex_group *alone_compiling(const char *device)
 {
     const char *build = getenv("IMBREX_BUILD_DIR"), *was = getenv("IMBREX_CACHE_DIR");
-    char own[256], kept[4096];
-    snprintf(own, sizeof own, "%s", was ? was : "");
-    snprintf(kept, sizeof kept, "%s/tests/cache", build ? build : own);
+    char own[4096], kept[4096];
+    if (!build || !was) /* started by hand */
+        return alone(device);
+    snprintf(own, sizeof own, "%s", was);
+    snprintf(kept, sizeof kept, "%s/tests/cache", build);
     setenv("IMBREX_CACHE_DIR", kept, 1);
     imbrex_group *group = alone(device);
     setenv("IMBREX_CACHE_DIR", own, 1);

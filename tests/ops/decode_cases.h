@@ -7,8 +7,8 @@
 #include "imbrex.h"
 
 /* As a rank: 0 if all is right, else it was said what is not.  ctx: NULL, or for out_of_range a
- * number below DECODE_OUT_OF_RANGE, an int, of 2 ranks, which their group does not survive. */
-enum { DECODE_OUT_OF_RANGE = 4 };
+ * number below DECODE_OUT_OF_RANGE, an int, of 2 ranks, which their group seldom survives. */
+enum { DECODE_OUT_OF_RANGE = 9 };
 int decode_cases(imbrex_group *group, void *ctx);
 int decode_mistakes(imbrex_group *group, void *ctx); /* of 2 ranks on CPUs */
 int decode_out_of_range(imbrex_group *group, void *ctx);

@@ -185,7 +185,7 @@ struct loads {
     place next;
     int split;    /* how many before this one */
     bool by_maps; /* k and v are aligned as the copy engine wants them */
-    int page, in; /* the caller's page, and a token in it: of box lane + what is a multiple of 32 */
+    int page, in; /* the caller's page, and a token in it: of box `lane` of the group */
     int y, z;     /* where that box is in the maps */
 };
 
@@ -219,7 +219,7 @@ ATTEND_FN void find(const imx_attend_args &x, const imbrexd_watch &watch, const 
 {
     int tokens = x.page ? x.page : (int)x.context;
     l->y = x.heads_first ? w.head * tokens + l->in : l->in;
-    l->z = page_there(x, watch, w, l->page);
+    l->z = w.end > w.first ? page_there(x, watch, w, l->page) : 0; /* there may be no page */
 }
 
 /* Tokens from `first` on by all lanes: from anywhere. */
@@ -442,6 +442,7 @@ ATTEND_FN void count_ended(const imx_attend_args &x, heads *h, int first, int up
 {
     int lane = (int)threadIdx.x % LANES;
     const work &w = h->room.splits[(first + lane) % ROOM];
+    __syncwarp();
     bool is_one = lane < upto - first && has_ended(x, w);
     uint32_t all = __ballot_sync(ALL, is_one);
     if (is_one)
@@ -531,7 +532,7 @@ ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
     if (lane == 0)
         shared_release(&h->end.all, (uint32_t)i + 1);
     for (bool is_over = false; add_part(x, h) || !is_over;) /* whoever is free adds up */
-        is_over = shared_acquire(&h->end.is_over);
+        is_over = __shfl_sync(ALL, shared_acquire(&h->end.is_over), 0);
 }
 
 #endif /* IMX_ATTEND_SM90_TENSOR_CUH */
