@@ -130,5 +130,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_algorithms_give_what_tiles_of_one_rank_give),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    fake_ranks_begin();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fake_ranks_end();
+    return failed;
 }
