@@ -1,5 +1,5 @@
-/* sm90_bulk.cuh - Hopper's barriers in shared memory (mbarrier), and its copy engine for bytes in a
- * row, one function each.
+/* sm90_bulk.cuh - Hopper's barriers in shared memory (mbarrier), counters there, and its copy engine
+ * for bytes in a row, one function each.
  *
  * Shared addresses are 32-bit numbers of the .shared window throughout.
  */
@@ -59,6 +59,22 @@ BULK_FN void mbar_arrive_behind_copies(uint32_t bar)
 BULK_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {
     MBAR_WAIT("");
+}
+
+/* ---- counters in shared memory ---------------------------------------------------------------- */
+
+/* A counter between threads of a block: what was known to those who added, whoever loads their sum
+ * knows. */
+BULK_FN void shared_count(uint32_t counter, uint32_t more)
+{
+    asm volatile("red.release.cta.shared.add.u32 [%0], %1;" : : "r"(counter), "r"(more) : "memory");
+}
+
+BULK_FN uint32_t shared_counted(uint32_t counter)
+{
+    uint32_t sum;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(sum) : "r"(counter) : "memory");
+    return sum;
 }
 
 /* ---- the copy engine ------------------------------------------------------------------------ */

@@ -81,6 +81,12 @@ ATTEND_FN int steps_of(const work &w)
     return w.end > w.first ? (w.end - w.first + STEP - 1) / STEP : 0;
 }
 
+/* Whether units of k and v begin at multiples of 16 bytes. */
+ATTEND_FN bool is_aligned(const imx_attend_args &x)
+{
+    return (((uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT)) & 15) == 0;
+}
+
 /* ---- q --------------------------------------------------------------------------------------- */
 
 enum { Q_ROW_BYTES = IMX_DIM * 2, Q_UNITS = Q_ROW_BYTES / 16, Q_BYTES = IMX_ROWS * Q_ROW_BYTES };
@@ -152,6 +158,19 @@ struct lane_sums {
 ATTEND_FN int row_of(int eight, int i, int lane)
 {
     return eight * 8 + lane % 4 * 2 + i % 2;
+}
+
+/* A warp, before its first tile of a split: what rows see, for itself, and no sums yet. */
+ATTEND_FN lane_sums begin_split(const imx_attend_args &x, const work &w, heads_room *room)
+{
+    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    lane_sums own = {};
+    if (lane < IMX_ROWS)
+        look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
+#pragma unroll
+    for (int i = 0; i < 2 * EIGHTS; i++)
+        own.most[i / 2][i % 2] = NONE;
+    return own;
 }
 
 /* The number of v that c[i] of a fragment is of. */
@@ -388,6 +407,33 @@ ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, cons
         if (value == 0)
             *(float2 *)weight_of(x, state, w.split) = make_float2(most, sum);
     }
+}
+
+/* The four, whoever else the block has. */
+ATTEND_FN void four_barrier(void)
+{
+#ifdef IMX_BOX
+    asm volatile("bar.sync 1, %0;" : : "n"(IMX_THREADS) : "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+/* When the four have weighed their tokens of w; left: the first warp's place for its sums. */
+ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, float *left,
+                         heads_room *room)
+{
+    int warp = (int)threadIdx.x / LANES;
+    add_lanes(own);
+#pragma unroll
+    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
+        if (first)
+            four_barrier();
+        leave(*own, first, left + warp * (LEFT_APART / 4), room);
+        four_barrier();
+        put_sums(x, w, first, left, room);
+    }
+    four_barrier();
 }
 
 /* ---- over splits ----------------------------------------------------------------------------- */

@@ -23,24 +23,6 @@ struct tensor_room : heads_room {
 
 /* ---- the four ------------------------------------------------------------------------------- */
 
-/* When the four have weighed their tokens of w; free: the first warp's tile that is to be loaded
- * next. */
-ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, float *free,
-                         tensor_room *room)
-{
-    int warp = (int)threadIdx.x / LANES;
-    add_lanes(own);
-#pragma unroll
-    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
-        if (first)
-            __syncthreads();
-        leave(*own, first, free + warp * (LEFT_APART / 4), room);
-        __syncthreads();
-        put_sums(x, w, first, free, room);
-    }
-    __syncthreads();
-}
-
 /* The four: adds up over the splits of whatever `last` has a bit for. */
 ATTEND_FN void add_complete(const imx_attend_args &x, const work *splits, uint32_t last)
 {
@@ -106,8 +88,6 @@ ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watc
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
     char *rings = (char *)imx_attend_shared;
     uint32_t shared = (uint32_t)__cvta_generic_to_shared(rings), ring = shared + warp * RING_BYTES;
-    const uintptr_t places =
-        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
     const bool all_see = !x.hidden && !x.visible;
     bool claiming = claims && threadIdx.x == 0;
     float scale = scale_of(x);
@@ -115,7 +95,7 @@ ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watc
     int stage = 0, into = 0, ahead = 0; /* ahead: tiles that have been asked for */
     loader l;
     l.item = l.left = 0;
-    l.together = (places & 15) == 0 && x.page % TOKENS == 0;
+    l.together = is_aligned(x) && x.page % TOKENS == 0;
     l.apart = (x.heads_first ? 1 : x.kv_heads) * ROW_BYTES;
     load_q(x, room->splits[0], shared + Q_AT, (int)threadIdx.x, WARPS * LANES);
     commit();
@@ -139,12 +119,7 @@ ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watc
         if (more) /* nobody reads the q of split i - 1 any more */
             load_q(x, next, shared + (uint32_t)(Q_AT + (i + 1) % 2 * Q_BYTES), (int)threadIdx.x,
                    WARPS * LANES);
-        lane_sums own = {};
-        if (lane < IMX_ROWS)
-            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
-#pragma unroll
-        for (int j = 0; j < 2 * EIGHTS; j++)
-            own.most[j / 2][j % 2] = NONE;
+        lane_sums own = begin_split(x, w, room);
         int left = steps_of(w);
         if (left < IMX_STAGES) /* else the steps' own waits are enough for q */
             wait_all();

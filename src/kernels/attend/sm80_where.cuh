@@ -197,15 +197,23 @@ ATTEND_FN int page_of(const imx_attend_args &x, const work &w, int t)
     return x.page ? x.pages[w.sequence * x.page_stride + t / x.page] : w.sequence;
 }
 
-/* The first element of token `in` of a page, or of a sequence, in k or v. */
-ATTEND_FN int64_t token_in(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
-                           int page, int in)
+/* The page, or page 0 where it is none of the cache's. */
+ATTEND_FN int page_there(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
+                         int page)
 {
     if (x.page && (page < 0 || page >= x.page_count)) {
         complain(x, watch, IMBREXD_FAULT_PAGE, w.sequence, page, x.page_count);
         page = 0;
     }
-    return page * x.cache_stride + imx_attend_row(&x, in, w.head) * IMX_DIM;
+    return page;
+}
+
+/* The first element of token `in` of a page, or of a sequence, in k or v. */
+ATTEND_FN int64_t token_in(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
+                           int page, int in)
+{
+    int64_t there = page_there(x, watch, w, page);
+    return there * x.cache_stride + imx_attend_row(&x, in, w.head) * IMX_DIM;
 }
 
 /* ---- what splits come to --------------------------------------------------------------------- */

@@ -192,16 +192,6 @@ struct loads {
 /* Boxes that lanes look up together, in tokens. */
 enum { GROUP = LANES * IMX_BOX };
 
-ATTEND_FN int page_there(const imx_attend_args &x, const imbrexd_watch &watch, const work &w,
-                         int page)
-{
-    if (x.page && (page < 0 || page >= x.page_count)) {
-        complain(x, watch, IMBREXD_FAULT_PAGE, w.sequence, page, x.page_count);
-        page = 0;
-    }
-    return page;
-}
-
 /* Where the group is that begins with token `first`; it is waited for when it is used. */
 ATTEND_FN void look_up(const imx_attend_args &x, const work &w, int first, loads *l)
 {
@@ -272,10 +262,8 @@ ATTEND_FN void load_slot(const imx_attend_args &x, const imbrexd_watch &watch, h
 ATTEND_FN void load_all(const imx_attend_args &x, const imbrexd_watch &watch,
                         const attend_maps &maps, heads *h)
 {
-    const uintptr_t places =
-        (uintptr_t)x.k | (uintptr_t)x.v | (uintptr_t)(x.cache_stride * ELEMENT);
     int lane = (int)threadIdx.x % LANES;
-    loads l = { &maps, at_shared(imx_attend_shared), { 0, 0 }, 0, (places & 15) == 0 };
+    loads l = { &maps, at_shared(imx_attend_shared), { 0, 0 }, 0, is_aligned(x) };
     dealer d = { 0, 0, (int)blockIdx.x };
     work w, next;
     open_chunk(x, watch, h, &d);
@@ -362,47 +350,24 @@ ATTEND_SELDOM void clear_rows(uint32_t tile, int there)
 
 enum { PARTS = IMX_ROWS / TOGETHER }; /* of a complete one, that are taken */
 
-ATTEND_FN uint32_t shared_acquire(const uint32_t *at)
+ATTEND_FN uint32_t counted(const uint32_t *at)
 {
-    uint32_t v;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at_shared(at)) : "memory");
-    return v;
+    return shared_counted(at_shared(at));
 }
 
-ATTEND_FN void shared_release(uint32_t *at, uint32_t v)
+/* As shared_count, by whoever alone writes it. */
+ATTEND_FN void tell(uint32_t *at, uint32_t v)
 {
     asm volatile("st.release.cta.shared.u32 [%0], %1;" : : "r"(at_shared(at)), "r"(v) : "memory");
 }
 
-ATTEND_FN void shared_add(uint32_t *at)
-{
-    asm volatile("red.release.cta.shared.add.u32 [%0], 1;" : : "r"(at_shared(at)) : "memory");
-}
-
-ATTEND_FN void four_barrier(void)
-{
-    asm volatile("bar.sync 1, %0;" : : "n"(IMX_THREADS) : "memory");
-}
-
-/* The four, when they have weighed their tokens of w, the block's split i. */
-ATTEND_FN void end_split(const imx_attend_args &x, heads *h, const work &w, int i, lane_sums *own)
+/* The four: split i of the block has ended. */
+ATTEND_FN void tell_ended(heads *h, int i)
 {
     enum { UNCOUNTED_MOST = ROOM / 4 }; /* the warp that loads is ahead of these */
-    int warp = (int)threadIdx.x / LANES;
-    float *left = (float *)((char *)imx_attend_shared + LEFT_AT);
-    add_lanes(own);
-#pragma unroll
-    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
-        if (first)
-            four_barrier();
-        leave(*own, first, left + warp * (LEFT_APART / 4), &h->room);
-        four_barrier();
-        put_sums(x, w, first, left, &h->room);
-    }
-    four_barrier();
     if (threadIdx.x % LANES == 0) {
-        shared_add(&h->end.ended);
-        while (i - (int)shared_acquire(&h->end.counted) > UNCOUNTED_MOST)
+        shared_count(at_shared(&h->end.ended), 1);
+        while (i - (int)counted(&h->end.counted) > UNCOUNTED_MOST)
             __nanosleep(50);
     }
     __syncwarp();
@@ -414,7 +379,7 @@ ATTEND_FN bool add_part(const imx_attend_args &x, heads *h)
     ends *end = &h->end;
     uint32_t got = ~0u;
     if (threadIdx.x % LANES == 0) {
-        uint32_t most = shared_acquire(&end->added_to) * PARTS, seen = shared_acquire(&end->taken);
+        uint32_t most = counted(&end->added_to) * PARTS, seen = counted(&end->taken);
         while (seen < most && got != seen) {
             got = seen;
             seen = atomicCAS(&end->taken, got, got + 1);
@@ -450,8 +415,8 @@ ATTEND_FN void count_ended(const imx_attend_args &x, heads *h, int first, int up
     *complete += (uint32_t)__popc(all);
     __syncwarp();
     if (lane == 0) {
-        shared_release(&h->end.added_to, *complete);
-        shared_release(&h->end.counted, (uint32_t)upto);
+        tell(&h->end.added_to, *complete);
+        tell(&h->end.counted, (uint32_t)upto);
     }
 }
 
@@ -461,24 +426,24 @@ ATTEND_FN void count_all(const imx_attend_args &x, heads *h)
     enum { WAITING_MOST = ROOM / 4 * PARTS };
     ends *end = &h->end;
     uint32_t complete = 0;
-    int counted = 0;
+    int before = 0;
     for (;;) {
-        int all = (int)shared_acquire(&end->all), ended = (int)shared_acquire(&end->ended) / WARPS;
-        uint32_t waiting = complete * PARTS - shared_acquire(&end->taken);
+        int all = (int)counted(&end->all), ended = (int)counted(&end->ended) / WARPS;
+        uint32_t waiting = complete * PARTS - counted(&end->taken);
         all = __shfl_sync(ALL, all, 0);
         ended = __shfl_sync(ALL, ended, 0);
         waiting = __shfl_sync(ALL, waiting, 0);
-        if (ended > counted && waiting < WAITING_MOST) {
-            count_ended(x, h, counted, ended, &complete);
-            counted = ended;
-        } else if (all && counted == all - 1) {
+        if (ended > before && waiting < WAITING_MOST) {
+            count_ended(x, h, before, ended, &complete);
+            before = ended;
+        } else if (all && before == all - 1) {
             break;
         } else if (!add_part(x, h)) {
             __nanosleep(50);
         }
     }
     if (threadIdx.x % LANES == 0)
-        shared_release(&end->is_over, 1);
+        tell(&end->is_over, 1);
 }
 
 /* ---- the block's splits ---------------------------------------------------------------------- */
@@ -501,12 +466,7 @@ ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
         const work &w = room->splits[what & ENTRY];
         const int end = w.end;
         const q_rows q{ shared + (uint32_t)(Q_AT + i % Q_ROOMS * Q_BYTES) };
-        lane_sums own = {};
-        if (lane < IMX_ROWS)
-            look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
-#pragma unroll
-        for (int j = 0; j < 2 * EIGHTS; j++)
-            own.most[j / 2][j % 2] = NONE;
+        lane_sums own = begin_split(x, w, room);
         __syncwarp();
         for (int first = w.first + warp * TOKENS;; first += STEP) {
             uint32_t tile = shared + (uint32_t)(p.slot * SLOT_BYTES) + own_at;
@@ -527,12 +487,13 @@ ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
             wait_full(*h, p);
             what = h->slots.slot_of[p.slot];
         }
-        end_split(x, h, w, i, &own);
+        end_split(x, w, &own, (float *)((char *)imx_attend_shared + LEFT_AT), room);
+        tell_ended(h, i);
     }
     if (lane == 0)
-        shared_release(&h->end.all, (uint32_t)i + 1);
+        tell(&h->end.all, (uint32_t)i + 1);
     for (bool is_over = false; add_part(x, h) || !is_over;) /* whoever is free adds up */
-        is_over = __shfl_sync(ALL, shared_acquire(&h->end.is_over), 0);
+        is_over = __shfl_sync(ALL, counted(&h->end.is_over), 0);
 }
 
 #endif /* IMX_ATTEND_SM90_TENSOR_CUH */

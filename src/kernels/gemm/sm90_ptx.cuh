@@ -140,20 +140,6 @@ IMX_FN uint32_t ld_shared_word(uint32_t from)
     return v;
 }
 
-/* A counter between threads of a block: what was known to those who added, whoever loads their sum
- * knows. */
-IMX_FN void shared_count(uint32_t counter, uint32_t more)
-{
-    asm volatile("red.release.cta.shared.add.u32 [%0], %1;" : : "r"(counter), "r"(more) : "memory");
-}
-
-IMX_FN uint32_t shared_counted(uint32_t counter)
-{
-    uint32_t sum;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(sum) : "r"(counter) : "memory");
-    return sum;
-}
-
 /* low and high rounded to nearest even, side by side. */
 IMX_FN uint32_t pack(float low, float high)
 {
