@@ -1,5 +1,5 @@
-/* sm90_bulk.cuh - Hopper's barriers in shared memory (mbarrier), counters there, and its copy engine
- * for bytes in a row, one function each.
+/* sm90_bulk.cuh - Hopper's barriers in shared memory (mbarrier), counters there, and its copy
+ * engine for bytes in a row, one function each.
  *
  * Shared addresses are 32-bit numbers of the .shared window throughout.
  */
@@ -61,7 +61,7 @@ BULK_FN void mbar_wait(uint32_t bar, uint32_t parity)
     MBAR_WAIT("");
 }
 
-/* ---- counters in shared memory ---------------------------------------------------------------- */
+/* ---- counters in shared memory -------------------------------------------------------------- */
 
 /* A counter between threads of a block: what was known to those who added, whoever loads their sum
  * knows. */
