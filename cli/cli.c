@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "launched.h"
 #include "text.h"
 
 /* ---- How a command ends ---------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "launched.h"
 #include "options.h"
 
 typedef enum launch_output {
@@ -64,17 +65,5 @@ int launch_count(const options_page *page, int64_t given, int usual);
  * as some launcher's rank, only in this process, and with rank -1: the library will know it.  The
  * exit code. */
 int launch_start(int64_t ranks, int (*rank_main)(int rank, void *ctx), const void *request);
-
-/* Some launcher (ours, torchrun, mpirun, srun) has started this process as one of its ranks. */
-bool launch_is_rank(void);
-
-/* This process is one that launch_ranks has started. */
-bool launch_is_ours(void);
-
-/* This process is not one of the ranks that some launcher has started, or it is their rank 0. */
-bool launch_is_first(void);
-
-/* How many ranks that launcher has started; 0: there is none, or it does not say. */
-int launch_size(void);
 
 #endif /* CLI_LAUNCH_H */

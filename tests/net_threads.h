@@ -3,7 +3,7 @@
 #ifndef NET_THREADS_H
 #define NET_THREADS_H
 
-#include "group/net.h"
+#include "group/net_kind.h"
 
 enum { NET_THREADS_RANKS = 64 };
 

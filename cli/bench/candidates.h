@@ -4,24 +4,9 @@
 #define CLI_CANDIDATES_H
 
 #include "cuda.h"
-#include "op.h"
+#include "data.h"
 
 /* ---- Operands of one rank, several sets, so that calls in a row do not find theirs in a cache  */
-
-/* A set is a[m, k] (without a product [m, n]), b, bias[n], gamma[n], residual, h and c[m, n], one
- * after another.  A rank's
- * share of a is its rows of it, and its share of c lies at the start of c. */
-typedef struct bench_data {
-    imbrex_group *group;
-    char *sets; /* [count][set_bytes], symmetric */
-    int count;
-    size_t set_bytes;
-    size_t own, b, bias, scales_a, own_scales, scales_b, c; /* offsets in a set; own: of this rank's
-                                                               rows of a */
-    size_t gamma, residual, h;                              /* with a norm; as c */
-    struct bench_experts *experts;                          /* NULL: the operator has none */
-    struct bench_states *states;                            /* likewise; sets are its own */
-} bench_data;
 
 /* Collective: takes the memory and fills it with values as from N(0, 1).  alone: this rank's group
  * of one. */

@@ -3,7 +3,7 @@
 #ifndef CLI_EXPERTS_H
 #define CLI_EXPERTS_H
 
-#include "candidates.h"
+#include "data.h"
 
 typedef struct bench_experts bench_experts;
 

@@ -3,7 +3,7 @@
 #ifndef CLI_STATES_H
 #define CLI_STATES_H
 
-#include "candidates.h"
+#include "data.h"
 
 typedef struct bench_states bench_states;
 

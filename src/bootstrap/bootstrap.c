@@ -6,6 +6,7 @@
 
 #include "host.h"
 #include "oob.h"
+#include "rendezvous.h"
 
 struct imx_bootstrap {
     imbrex_bootstrap public;

@@ -3,7 +3,10 @@
 #define IMX_HOST_H
 
 #include "handshake.h"
-#include "rendezvous.h"
+#include "oob.h"
+#include "rendezvous_desc.h"
+
+typedef struct imx_host imx_host;
 
 /* Listens until all ranks are connected to oob, an open one, and tells them so; or fails, and
  * tells those that are there why.  settles: nothing tells this launch from another.

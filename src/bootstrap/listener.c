@@ -20,6 +20,14 @@ typedef struct listening {
     int listener; /* -1: none */
 } listening;
 
+imbrex_status imx_listener_fail_foreign(const imx_socket_address *address, int64_t user)
+{
+    return imx_fail(IMBREX_PEER,
+                    "user %lld listens at %s, where rank 0 of this job should, as user %u: run all "
+                    "ranks as one user; IMBREX_TOKEN, a secret on all ranks, keeps others away",
+                    (long long)user, address->text, (unsigned)geteuid());
+}
+
 /* said: by that one; "": nothing. */
 static imbrex_status fail_second(const listening *at, const char *said)
 {
@@ -63,7 +71,7 @@ static imbrex_status ask_taken(const listening *at)
     int64_t user = imx_socket_user(fd);
     imbrex_status status = user == (int64_t)geteuid()
                                ? probe(at, fd, ANSWER_MS)
-                               : imx_rendezvous_fail_foreign(&at->address, user);
+                               : imx_listener_fail_foreign(&at->address, user);
     close(fd);
     return status == IMBREX_OK ? fail_second(at, "") : status;
 }

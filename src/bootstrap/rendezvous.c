@@ -10,8 +10,8 @@
 #include "base/process.h"
 #include "base/siphash.h"
 #include "handshake.h"
-#include "host.h"
 #include "identity.h"
+#include "listener.h"
 
 enum { PATIENCE_MS = 250, PATIENCE_MAX_MS = 2000, NAP_MS = 5, NAP_MAX_MS = 200, ADDRESSES = 8 };
 
@@ -30,14 +30,6 @@ static void make_key(const imx_rendezvous_desc *desc, uint64_t key[2])
     const uint64_t halves[2][2] = { { 0, 1 }, { 0, 2 } };
     key[0] = imx_siphash(halves[0], secret, strlen(secret));
     key[1] = imx_siphash(halves[1], secret, strlen(secret));
-}
-
-imbrex_status imx_rendezvous_fail_foreign(const imx_socket_address *address, int64_t user)
-{
-    return imx_fail(IMBREX_PEER,
-                    "user %lld listens at %s, where rank 0 of this job should, as user %u: run all "
-                    "ranks as one user; IMBREX_TOKEN, a secret on all ranks, keeps others away",
-                    (long long)user, address->text, (unsigned)geteuid());
 }
 
 /* ---- Launches that this process has met ------------------------------------------------------ */
@@ -142,7 +134,7 @@ static imbrex_status try_address(imx_seeker *seeker, const imx_socket_address *a
     imbrex_status status =
         imx_socket_same_user(fd)
             ? imx_handshake_join(fd, seeker->id, first_deadline, seeker->deadline, &outcome)
-            : imx_rendezvous_fail_foreign(address, imx_socket_user(fd)); /* rank 0 cannot come */
+            : imx_listener_fail_foreign(address, imx_socket_user(fd)); /* rank 0 cannot come */
     if (status == IMBREX_OK && outcome.result == IMX_HANDSHAKE_JOINED) {
         seeker->seals = outcome.seals;
         seeker->launch = outcome.launch;

@@ -36,7 +36,7 @@ struct imbrex_kernel {
 const char *imx_kernel_name(const imbrex_group *group, int number)
 {
     const imbrex_kernel *kernel =
-        (const imbrex_kernel *)imx_object_find(group, IMX_OF_CALLER, number);
+        (const imbrex_kernel *)imx_object_find(&group->objects[IMX_OF_CALLER], number);
     return kernel ? kernel->name : "that has been destroyed";
 }
 
@@ -176,7 +176,7 @@ static imbrex_status make_team(imbrex_kernel *k, const imbrex_kernel_desc *d)
     if (!group->kernel_stream)
         IMX_TRY(group->backend->stream_create(group->device, &group->kernel_stream));
     IMX_TRY(fill_table(k, d->memory));
-    IMX_TRY(imx_stream_order_create(group, &k->order));
+    IMX_TRY(imx_stream_order_create(group->backend, group->device, &k->order));
     uint64_t *table = k->table->base;
     k->team.rank = group->rank;
     k->team.size = group->size;
@@ -217,7 +217,7 @@ static imbrex_status create(imbrex_kernel *k, const imbrex_kernel_desc *d, imbre
     };
     int count = FIELDS + imx_product_fields(k->product, fields + FIELDS);
     IMX_TRY(imx_agree(group, call, mine, fields, count));
-    imx_object_made(group, IMX_OF_CALLER, &k->object);
+    imx_object_made(&group->objects[IMX_OF_CALLER], &k->object);
     k->team.kernel = k->object.number;
     if (!imx_backend_runs(group->backend))
         return IMBREX_OK;
@@ -233,8 +233,8 @@ static void destroy(imbrex_kernel *k)
     const imx_backend *backend = group->backend;
     imx_status_mute(true);
     imx_live_remove(IMX_LIVE_KERNEL, k);
-    imx_object_remove(group, IMX_OF_CALLER, &k->object);
-    imx_stream_order_destroy(group, &k->order, group->kernel_stream);
+    imx_object_remove(&group->objects[IMX_OF_CALLER], &k->object);
+    imx_stream_order_destroy(&k->order, group->kernel_stream);
     if (k->user)
         backend->user_destroy(group->device, k->user);
     if (k->table)
@@ -254,7 +254,7 @@ static void forsake_object(imx_object *object)
 {
     imbrex_kernel *k = (imbrex_kernel *)object;
     imx_live_remove(IMX_LIVE_KERNEL, k);
-    imx_object_remove(k->group, IMX_OF_CALLER, object);
+    imx_object_remove(&k->group->objects[IMX_OF_CALLER], object);
     free(k);
 }
 
@@ -286,7 +286,7 @@ imbrex_status imbrex_kernel_create(imbrex_group *group, const imbrex_kernel_desc
     mine = check_desc(desc, out);
     if (mine == IMBREX_OK)
         strcpy(k->name, desc->name);
-    imx_object_add(group, IMX_OF_CALLER, &k->object);
+    imx_object_add(&group->objects[IMX_OF_CALLER], &k->object);
     imbrex_status status = create(k, desc, mine);
     if (status == IMBREX_OK)
         *out = k;
@@ -347,13 +347,13 @@ static imbrex_status enqueue(imbrex_kernel *k, imx_user_launch *launch, int64_t 
     if (k->product && m == 0)
         return imx_agree_launch(group, k->team.kernel, ++k->launches, m);
     launch->team = &k->team;
-    launch->after = imx_stream_order_begin(group, &k->order, stream);
+    launch->after = imx_stream_order_begin(&k->order, stream);
     IMX_TRY(group->backend->user_launch(group->device, k->user, launch, stream));
     /* Only now: a launch that this rank alone was refused must not count. */
     imbrex_status agreed = IMBREX_OK;
     if (k->product)
         agreed = imx_agree_launch(group, k->team.kernel, ++k->launches, m);
-    IMX_TRY(imx_stream_order_end(group, &k->order, stream));
+    IMX_TRY(imx_stream_order_end(&k->order, stream));
     return agreed;
 }
 

@@ -1,9 +1,11 @@
 /* agree.c - every collective call begins by agreeing on what it is, so that a mismatch becomes a
  * sentence and never a deadlock. */
+#include "agree.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "group.h"
+#include "fault.h"
 
 /* What one rank brings.  One size for all calls: ranks in different calls can still compare. */
 typedef struct proposal {

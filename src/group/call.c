@@ -6,9 +6,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agree.h"
 #include "base/live.h"
 #include "base/process.h"
-#include "group.h"
+#include "fault.h"
 
 static _Thread_local char self; /* its address is the thread's name */
 

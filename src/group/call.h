@@ -3,16 +3,7 @@
 #ifndef IMX_CALL_H
 #define IMX_CALL_H
 
-#include "base/imx.h"
-
-/* Of a group: who may be in its calls, and who is. */
-typedef struct imx_call_owner {
-    uint64_t process; /* see imx_process_now */
-    int64_t pid;
-    const void *thread; /* atomic: the one that is in a call; NULL: none is */
-    const char *call;   /* atomic: and in which */
-    int depth; /* calls within calls: imbrex_tune makes others, also by its caller's hand */
-} imx_call_owner;
+#include "state.h"
 
 typedef struct imx_call {
     imbrex_group *group; /* NULL: it has not begun, or needs no end */

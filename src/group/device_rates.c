@@ -6,6 +6,9 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "agree.h"
+#include "call.h"
+
 static imbrex_status read_rates(const imx_env *env, const imx_target *target, bool nvlink,
                                 imx_rates *rates, imx_text *from)
 {

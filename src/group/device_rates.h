@@ -2,7 +2,7 @@
 #ifndef IMX_DEVICE_RATES_H
 #define IMX_DEVICE_RATES_H
 
-#include "group.h"
+#include "state.h"
 
 /* Collective, once devices and links are known: sets group->rates, where it is on GPUs. */
 imbrex_status imx_device_rates_agree(imbrex_group *group) IMX_MUST_CHECK;

@@ -1,11 +1,12 @@
 /* fault.c - why a group has failed, in words: which wait, and which rank holds up all the others.
  */
+#include "fault.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "group.h"
 #include "kernels/wait_points.h"
 
 /* The nodes were being connected, which has half of the limit. */
@@ -393,28 +394,6 @@ imbrex_status imx_fault_check(const imbrex_group *group)
         !__atomic_exchange_n(&imx_control_of(group, group->rank)->logged, 1, __ATOMIC_RELAXED))
         imx_log(group->rank, group->size, "failed: %s", imx_status_detail());
     return status;
-}
-
-imbrex_status imbrex_group_status(const imbrex_group *group)
-{
-    imx_status_enter(__func__);
-    IMX_TRY(imx_call_allow(group)); /* from any thread */
-    return imx_fault_check(group);
-}
-
-void imbrex_group_abort(imbrex_group *group)
-{
-    imbrex_group_abort_because(group, NULL);
-}
-
-void imbrex_group_abort_because(imbrex_group *group, const char *why)
-{
-    if (!imx_call_may(group))
-        return;
-    if (why) /* before the fault: who sees that may read this */
-        imx_note_write_once(&imx_control_of(group, group->rank)->why, why);
-    imbrexd_wait_point point = { .rank = group->rank, .index = -1 };
-    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, point, 0, 0);
 }
 
 /* A call in which the group was found failed is no news. */

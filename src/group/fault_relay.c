@@ -10,10 +10,11 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "agree.h"
 #include "base/process.h"
 #include "base/siphash.h"
 #include "bootstrap/door.h"
-#include "group.h"
+#include "fault.h"
 
 enum { TRIES_MS = 5000, MESSAGE_MS = 1000, LOOK_MS = 10 };
 

@@ -9,9 +9,7 @@
 #ifndef IMX_FAULT_RELAY_H
 #define IMX_FAULT_RELAY_H
 
-#include "base/imx.h"
-
-typedef struct imx_fault_relay imx_fault_relay;
+#include "state.h"
 
 /* Collective, for a group over several nodes.  *out is NULL on ranks that are not the first of
  * their node, and where there is nobody to talk to. */

@@ -1,21 +1,25 @@
 /* gate.c - imbrex_topk_gate: a router's logits become ids and weights, on this rank alone. */
+#include "gate.h"
+
 #include <float.h>
 
-#include "group.h"
+#include "call.h"
+#include "fault.h"
 #include "kernels/gate/args.h"
+#include "stream.h"
 
 /* With the group: see imx_stream_begin. */
 imbrex_status imx_gate_begin(imbrex_group *group)
 {
     imx_gate_args any = { 0 };
-    IMX_TRY(imx_stream_order_create(group, &group->gate_order));
+    IMX_TRY(imx_stream_order_create(group->backend, group->device, &group->gate_order));
     return group->backend->prepare(group->device, &imx_kernel_gate, &any, group->workers,
                                    &group->gate);
 }
 
 void imx_gate_end(imbrex_group *group)
 {
-    imx_stream_order_destroy(group, &group->gate_order, group->stream);
+    imx_stream_order_destroy(&group->gate_order, group->stream);
     if (group->gate)
         group->backend->prepared_destroy(group->device, group->gate);
 }
@@ -126,7 +130,7 @@ imbrex_status imbrex_topk_gate(imbrex_group *group, const imbrex_gate *gate, int
     IMX_TRY(check_matrices(&args));
     if (!tokens)
         return IMBREX_OK;
-    IMX_TRY(imx_stream_order_take(group, &group->gate_order, stream));
+    IMX_TRY(imx_stream_order_take(&group->gate_order, stream));
     IMX_TRY(group->backend->launch(group->device, group->gate, &args, sizeof args, stream));
-    return imx_stream_order_end(group, &group->gate_order, stream);
+    return imx_stream_order_end(&group->gate_order, stream);
 }

@@ -1,4 +1,6 @@
 /* group.c - makes a group: who is here, which device, how peers are reached, what ends a wait. */
+#include "group.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,8 @@
 #include "base/process.h"
 #include "bootstrap/identity.h"
 #include "device_rates.h"
-#include "group.h"
+#include "fault_relay.h"
+#include "gate.h"
 #include "place.h"
 #include "trace.h"
 
@@ -18,12 +21,6 @@
 static const imx_backend *const backends[] = { &imx_backend_cuda, &imx_backend_compile,
                                                &imx_backend_cpu };
 enum { BACKENDS = sizeof backends / sizeof backends[0] };
-
-enum { LOCAL_THREADS, LOCAL_FDS };
-const imx_transport_kind *const imx_group_transports[IMX_TRANSPORTS] = {
-    [LOCAL_THREADS] = &imx_transport_local_threads,
-    [LOCAL_FDS] = &imx_transport_local_fds,
-};
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
@@ -98,13 +95,13 @@ static imbrex_status sort_ranks(imbrex_group *group, const imx_identity *all)
         bool same_process = memcmp(all[r].process, own->process, sizeof own->process) == 0;
         group->local_rank += same_host && r < group->rank;
         group->local_size += same_host;
-        group->peers[LOCAL_THREADS][r] =
+        group->peers[IMX_LOCAL_THREADS][r] =
             r != group->rank && same_process && imx_nodes_here(nodes, r);
-        group->peers[LOCAL_FDS][r] = !same_process && imx_nodes_here(nodes, r);
+        group->peers[IMX_LOCAL_FDS][r] = !same_process && imx_nodes_here(nodes, r);
         for (int q = 0; q < r; q++) {
             bool same = memcmp(all[r].process, all[q].process, sizeof own->process) == 0;
             if (nodes->of[q] == nodes->of[r])
-                group->needed[same ? LOCAL_THREADS : LOCAL_FDS] = true;
+                group->needed[same ? IMX_LOCAL_THREADS : IMX_LOCAL_FDS] = true;
         }
     }
     return IMBREX_OK;
@@ -247,13 +244,13 @@ static imbrex_status open_transports(imbrex_group *group)
     imbrex_status status = IMBREX_OK;
     for (int t = 0; t < IMX_TRANSPORTS && status == IMBREX_OK; t++) {
         if (group->needed[t])
-            status = imx_group_transports[t]->create(&desc, group->peers[t], &group->transport[t]);
+            status = imx_memory_transports[t]->create(&desc, group->peers[t], &group->transport[t]);
     }
     IMX_TRY(imx_agree(group, "imbrex_group_create", status, NULL, 0));
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
-        if (!group->transport[t] || !imx_group_transports[t]->open)
+        if (!group->transport[t] || !imx_memory_transports[t]->open)
             continue;
-        imbrex_status opened = imx_group_transports[t]->open(group->transport[t]);
+        imbrex_status opened = imx_memory_transports[t]->open(group->transport[t]);
         status = status == IMBREX_OK ? opened : status;
     }
     return imx_agree(group, "imbrex_group_create", status, NULL, 0);
@@ -294,9 +291,9 @@ static imbrex_status set_watch(imbrex_group *group)
     if (group->own_bootstrap)
         imx_bootstrap_watch(group->own_bootstrap, &own->abort);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
-        if (group->transport[t] && imx_group_transports[t]->watch)
-            IMX_TRY(
-                imx_group_transports[t]->watch(group->transport[t], &own->abort, peer_gone, group));
+        if (group->transport[t] && imx_memory_transports[t]->watch)
+            IMX_TRY(imx_memory_transports[t]->watch(group->transport[t], &own->abort, peer_gone,
+                                                    group));
     }
     return IMBREX_OK;
 }
@@ -384,7 +381,7 @@ static imbrex_status create(imbrex_group *group, const imbrex_group_desc *desc, 
 /* Ends what is under way, in an order in which each finds what it needs. */
 static void end_work(imbrex_group *group)
 {
-    imx_object_destroy_all(group);
+    imx_object_destroy_all(group->objects);
     imx_stream_end(group);
     imx_gate_end(group);
     if (group->device)
@@ -398,7 +395,7 @@ static void end_work(imbrex_group *group)
  * touched. */
 static void forsake_work(imbrex_group *group)
 {
-    imx_object_forsake_all(group);
+    imx_object_forsake_all(group->objects);
     group->net = NULL;
     group->net_words = NULL;
 }
@@ -417,7 +414,7 @@ static void destroy(imbrex_group *group)
     imx_fault_relay_close(group->relay);
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (group->transport[t])
-            imx_group_transports[t]->close(group->transport[t]);
+            imx_memory_transports[t]->close(group->transport[t]);
         free(group->peers[t]);
     }
     imx_net_end(group);
@@ -556,6 +553,28 @@ size_t imbrex_group_describe(const imbrex_group *group, char *text, size_t size)
             imx_text_add(&out, "-%d", last);
     }
     return out.length;
+}
+
+imbrex_status imbrex_group_status(const imbrex_group *group)
+{
+    imx_status_enter(__func__);
+    IMX_TRY(imx_call_allow(group)); /* from any thread */
+    return imx_fault_check(group);
+}
+
+void imbrex_group_abort(imbrex_group *group)
+{
+    imbrex_group_abort_because(group, NULL);
+}
+
+void imbrex_group_abort_because(imbrex_group *group, const char *why)
+{
+    if (!imx_call_may(group))
+        return;
+    if (why) /* before the fault: who sees that may read this */
+        imx_note_write_once(&imx_control_of(group, group->rank)->why, why);
+    imbrexd_wait_point point = { .rank = group->rank, .index = -1 };
+    imbrexd_fault_raise(&group->watch, IMBREXD_FAULT_ABORT, point, 0, 0);
 }
 
 void imx_group_info(imx_text *text)

@@ -1,8 +1,18 @@
 /* memory.c - symmetric memory: each rank makes its own piece, the transports map all others'. */
+#include "memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "group.h"
+#include "agree.h"
+#include "call.h"
+#include "fault.h"
+#include "net.h"
+
+const imx_transport_kind *const imx_memory_transports[IMX_TRANSPORTS] = {
+    [IMX_LOCAL_THREADS] = &imx_transport_local_threads,
+    [IMX_LOCAL_FDS] = &imx_transport_local_fds,
+};
 
 static void release(imbrex_group *group, imx_symmetric *memory)
 {
@@ -37,7 +47,7 @@ static imbrex_status create_own(imbrex_group *group, bool host, size_t bytes, im
 /* Meets all ranks once more behind the swaps: only then is memory there to stay, on all or none. */
 static imbrex_status swap_all(imbrex_group *group, const char *call, imx_symmetric *memory)
 {
-    const imx_transport_kind *const *kinds = imx_group_transports;
+    const imx_transport_kind *const *kinds = imx_memory_transports;
     imbrex_status status = IMBREX_OK;
     for (int t = 0; t < IMX_TRANSPORTS; t++) {
         if (!group->transport[t])

@@ -1,10 +1,13 @@
 /* net.c - which engine reaches the other nodes, and how a group gets it. */
+#include "net.h"
+
 #include <dlfcn.h>
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "group.h"
+#include "agree.h"
+#include "fault_relay.h"
 
 const imx_net_kind *imx_net_of_test;
 

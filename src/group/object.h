@@ -41,17 +41,17 @@ typedef struct imx_objects {
     int count;         /* made so far */
 } imx_objects;
 
-void imx_object_add(imbrex_group *group, imx_maker maker, imx_object *object);
+void imx_object_add(imx_objects *all, imx_object *object);
 
 /* Its number: once all ranks have made it, so that it is the same on all. */
-void imx_object_made(imbrex_group *group, imx_maker maker, imx_object *object);
+void imx_object_made(imx_objects *all, imx_object *object);
 
-void imx_object_remove(imbrex_group *group, imx_maker maker, imx_object *object);
+void imx_object_remove(imx_objects *all, imx_object *object);
 
 /* NULL: there is none of that number. */
-const imx_object *imx_object_find(const imbrex_group *group, imx_maker maker, int number);
+const imx_object *imx_object_find(const imx_objects *all, int number);
 
-void imx_object_destroy_all(imbrex_group *group);
-void imx_object_forsake_all(imbrex_group *group);
+void imx_object_destroy_all(imx_objects all[IMX_MAKERS]);
+void imx_object_forsake_all(imx_objects all[IMX_MAKERS]);
 
 #endif /* IMX_OBJECT_H */

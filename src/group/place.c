@@ -5,7 +5,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "bootstrap/rendezvous.h"
+#include "bootstrap/rendezvous_desc.h"
 
 imbrex_status imx_place_open(imx_place *place, imx_door_offer *offer)
 {

@@ -1,7 +1,9 @@
 /* refuse.c - a call that a wrapper of this library refuses by checks of its own, in its place. */
 #include <string.h>
 
-#include "group.h"
+#include "agree.h"
+#include "call.h"
+#include "fault.h"
 
 /* What another rank may wait for. */
 static const struct {

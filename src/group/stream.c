@@ -1,11 +1,16 @@
 /* stream.c - the public calls that enqueue one thing: checks, then the backend. */
+#include "stream.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "group.h"
+#include "call.h"
+#include "fault.h"
 #include "kernels/activate/args.h"
 #include "kernels/norm/args.h"
 #include "kernels/wait_points.h"
+#include "memory.h"
+#include "net.h"
 
 imbrex_status imbrex_stream_create(imbrex_group *group, imbrex_stream *stream)
 {
@@ -204,9 +209,9 @@ imbrex_status imx_stream_begin(imbrex_group *group)
 {
     imx_activate_args any = { 0 };
     if (group->nodes.count > 1)
-        IMX_TRY(imx_stream_order_create(group, &group->exchange_order));
-    IMX_TRY(imx_stream_order_create(group, &group->activate_order));
-    IMX_TRY(imx_stream_order_create(group, &group->norm_order));
+        IMX_TRY(imx_stream_order_create(group->backend, group->device, &group->exchange_order));
+    IMX_TRY(imx_stream_order_create(group->backend, group->device, &group->activate_order));
+    IMX_TRY(imx_stream_order_create(group->backend, group->device, &group->norm_order));
     imx_norm_args rows = { 0 };
     IMX_TRY(group->backend->prepare(group->device, &imx_kernel_norm, &rows, group->workers,
                                     &group->norm));
@@ -216,9 +221,9 @@ imbrex_status imx_stream_begin(imbrex_group *group)
 
 void imx_stream_end(imbrex_group *group)
 {
-    imx_stream_order_destroy(group, &group->exchange_order, group->stream);
-    imx_stream_order_destroy(group, &group->activate_order, group->stream);
-    imx_stream_order_destroy(group, &group->norm_order, group->stream);
+    imx_stream_order_destroy(&group->exchange_order, group->stream);
+    imx_stream_order_destroy(&group->activate_order, group->stream);
+    imx_stream_order_destroy(&group->norm_order, group->stream);
     if (group->norm)
         group->backend->prepared_destroy(group->device, group->norm);
     if (group->activate)
@@ -310,9 +315,9 @@ imbrex_status imbrex_exchange(imbrex_group *group, const imbrex_transfer *transf
         return imx_fail(IMBREX_UNSUPPORTED, "device %s only compiles: it sends nothing",
                         group->device_name);
     IMX_TRY(imx_net_check_stream(group, stream));
-    IMX_TRY(imx_stream_order_take(group, &group->exchange_order, stream));
+    IMX_TRY(imx_stream_order_take(&group->exchange_order, stream));
     IMX_TRY(group->net_kind->step(group->net, IMX_NET_EXCHANGES, 0, ops, moved, stream));
-    return imx_stream_order_end(group, &group->exchange_order, stream);
+    return imx_stream_order_end(&group->exchange_order, stream);
 }
 
 /* ---- activations ----------------------------------------------------------------------------- */
@@ -424,9 +429,9 @@ static imbrex_status enqueue_activate(imbrex_group *group, const imx_activate_ar
                                       imbrex_stream stream)
 {
     IMX_TRY(check_activate(args));
-    IMX_TRY(imx_stream_order_take(group, &group->activate_order, stream));
+    IMX_TRY(imx_stream_order_take(&group->activate_order, stream));
     IMX_TRY(group->backend->launch(group->device, group->activate, args, sizeof *args, stream));
-    return imx_stream_order_end(group, &group->activate_order, stream);
+    return imx_stream_order_end(&group->activate_order, stream);
 }
 
 imbrex_status imbrex_activate(imbrex_group *group, const imbrex_activation *desc, int64_t rows,

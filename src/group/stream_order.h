@@ -16,27 +16,25 @@ typedef struct imx_stream_use {
 } imx_stream_use;
 
 typedef struct imx_stream_order {
+    const imx_backend *backend;
+    imx_device *device;
     imx_stream_use outside, inside; /* the latest outside of captures, and in one */
     uint64_t capture;               /* of the use that begins; 0: none */
 } imx_stream_order;
 
-imbrex_status imx_stream_order_create(const imbrex_group *group,
+imbrex_status imx_stream_order_create(const imx_backend *backend, imx_device *device,
                                       imx_stream_order *order) IMX_MUST_CHECK;
 
 /* Waits, by way of the stream, until the latest use outside of captures is done. */
-void imx_stream_order_destroy(const imbrex_group *group, imx_stream_order *order,
-                              imbrex_stream stream);
+void imx_stream_order_destroy(imx_stream_order *order, imbrex_stream stream);
 
 /* A use on the stream begins: what is to be waited for first, or NULL. */
-imx_event *imx_stream_order_begin(const imbrex_group *group, imx_stream_order *order,
-                                  imbrex_stream stream);
+imx_event *imx_stream_order_begin(imx_stream_order *order, imbrex_stream stream);
 
 /* The same, and it is waited for. */
-imbrex_status imx_stream_order_take(const imbrex_group *group, imx_stream_order *order,
-                                    imbrex_stream stream) IMX_MUST_CHECK;
+imbrex_status imx_stream_order_take(imx_stream_order *order, imbrex_stream stream) IMX_MUST_CHECK;
 
 /* The use is enqueued. */
-imbrex_status imx_stream_order_end(const imbrex_group *group, imx_stream_order *order,
-                                   imbrex_stream stream) IMX_MUST_CHECK;
+imbrex_status imx_stream_order_end(imx_stream_order *order, imbrex_stream stream) IMX_MUST_CHECK;
 
 #endif /* IMX_STREAM_ORDER_H */

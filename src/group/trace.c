@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "call.h"
+
 void imx_trace_free(imbrex_group *group)
 {
     if (group->trace)

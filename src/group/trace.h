@@ -2,7 +2,7 @@
 #ifndef IMX_TRACE_H
 #define IMX_TRACE_H
 
-#include "group.h"
+#include "state.h"
 
 void imx_trace_free(imbrex_group *group);
 

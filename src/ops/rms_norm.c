@@ -56,9 +56,9 @@ static imbrex_status enqueue(imbrex_group *group, const rows_desc *d, const imbr
     x.normed = args->normed;
     x.c = args->c;
     x.scale = args->scale_c;
-    IMX_TRY(imx_stream_order_take(group, &group->norm_order, stream));
+    IMX_TRY(imx_stream_order_take(&group->norm_order, stream));
     IMX_TRY(group->backend->launch(group->device, group->norm, &x, sizeof x, stream));
-    return imx_stream_order_end(group, &group->norm_order, stream);
+    return imx_stream_order_end(&group->norm_order, stream);
 }
 
 static imbrex_status get_ready(const imbrex_group *group, imbrex_stream *stream)

@@ -1,8 +1,10 @@
 /* args.c - the operands of a run, as its operator's rows have them, and what is wrong with them. */
+#include "args.h"
+
 #include <string.h>
 
-#include "base/live.h"
-#include "plan.h"
+#include "kernels/team.h"
+#include "request.h"
 
 /* Every operand that some operator has. */
 static const imx_blank usual[] = {
@@ -312,36 +314,4 @@ imbrex_status imx_args_check(const imx_asked *asked, int64_t m)
                                         x->element_bytes, x->operand->own[IMX_FIELD_WIDE]));
     }
     return IMBREX_OK;
-}
-
-/* ---- for whoever treats all operators alike -------------------------------------------------- */
-
-imbrex_status imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int64_t shape[4],
-                                  imbrex_dtype *dtype)
-{
-    imx_status_enter(__func__);
-    IMX_TRY(imx_live_need(IMX_LIVE_PLAN, plan));
-    IMX_TRY(imx_status_need(shape, "shape", "want where to put four sizes"));
-    IMX_TRY(imx_status_need(dtype, "dtype", "want where to put it"));
-    const imx_op *op = plan->op;
-    const imx_asked asked = { plan->group, op, &plan->shape, plan->desc, NULL };
-    if (i < 0 || i >= op->info.args_fields || !imx_args_is_operand(&op->info.args[i]))
-        return imx_fail(IMBREX_INVALID, "field %d of %s's args is no operand", i, op->info.name);
-    const int64_t rows = imx_count(m, plan->shape.m);
-    if (rows < 0 || rows > plan->shape.m)
-        return imx_fail(IMBREX_INVALID, "m is %lld: want at most %lld, 0 for that or IMBREX_NONE",
-                        (long long)m, (long long)plan->shape.m);
-    int count = imx_args_dims(&asked, &op->info.args[i], rows, shape);
-    while (count < IMX_DIMS)
-        shape[count++] = -1;
-    *dtype = imx_args_dtype(&asked, &op->info.args[i]);
-    return IMBREX_OK;
-}
-
-int64_t imbrex_plan_rows(const imbrex_plan *plan)
-{
-    if (!imx_live_is(IMX_LIVE_PLAN, plan) || !plan->op->capacity)
-        return 0;
-    const imx_asked asked = { plan->group, plan->op, &plan->shape, plan->desc, NULL };
-    return plan->op->capacity(&asked);
 }

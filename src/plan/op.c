@@ -1,10 +1,7 @@
-/* op.c - the list of operators, and plans of those that are known by name. */
+/* op.c - the list of operators. */
 #include "op.h"
 
 #include <string.h>
-
-#include "base/live.h"
-#include "plan.h"
 
 static const imx_op *const ops[] = {
     &imx_op_ag_gemm,      &imx_op_gemm_rs,     &imx_op_all_gather, &imx_op_reduce_scatter,
@@ -51,18 +48,4 @@ const imbrex_op_info *imbrex_op(int i)
 {
     const imx_op *op = imx_op_at(i);
     return op ? &op->info : NULL;
-}
-
-/* A rank that names no operator still comes to the meeting, under the call's own name. */
-imbrex_status imbrex_plan_create(imbrex_group *group, const char *op, const void *desc,
-                                 size_t desc_bytes, imbrex_plan **plan)
-{
-    const imx_op *found = NULL;
-    imx_status_enter(__func__);
-    IMX_ENTER(group);
-    imbrex_status status = imx_op_find(op, desc_bytes, &found);
-    if (status == IMBREX_OK)
-        return imx_plan_create(group, found, desc, plan);
-    IMX_TRY(imx_fault_check(group));
-    return imx_agree(group, __func__, status, NULL, 0);
 }

@@ -203,7 +203,7 @@ static imbrex_status take_streams(imbrex_plan *plan)
     IMX_TRY(take_aux(plan));
     IMX_TRY(backend->event_create(device, &plan->fork));
     IMX_TRY(backend->event_create(device, &plan->join));
-    return imx_stream_order_create(plan->group, &plan->order);
+    return imx_stream_order_create(plan->group->backend, plan->group->device, &plan->order);
 }
 
 static void drop_streams(imbrex_plan *plan)
@@ -301,7 +301,7 @@ static void destroy(imbrex_plan *plan)
     imbrex_group *group = plan->group;
     imx_status_mute(true);
     imx_live_remove(IMX_LIVE_PLAN, plan);
-    imx_stream_order_destroy(group, &plan->order, plan->comm);
+    imx_stream_order_destroy(&plan->order, plan->comm);
     drop_streams(plan);
     for (int i = 0; i < plan->variant_count * IMX_KERNELS; i++)
         group->backend->prepared_destroy(group->device,
@@ -309,7 +309,7 @@ static void destroy(imbrex_plan *plan)
     imx_memory_free(group, plan->shared);
     if (!imx_net_stuck(group))
         group->backend->memory_release(plan->local);
-    imx_object_remove(group, IMX_OF_LIBRARY, &plan->object);
+    imx_object_remove(&group->objects[IMX_OF_LIBRARY], &plan->object);
     free(plan);
     imx_status_mute(false);
 }
@@ -327,7 +327,7 @@ static void forsake_object(imx_object *object)
     imx_live_remove(IMX_LIVE_PLAN, plan);
     if (group->backend->forked_release)
         group->backend->memory_release(plan->local);
-    imx_object_remove(group, IMX_OF_LIBRARY, object);
+    imx_object_remove(&group->objects[IMX_OF_LIBRARY], object);
     free(plan);
 }
 
@@ -365,9 +365,9 @@ imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call, const
     }
     plan->group = group;
     plan->op = r->op;
-    imx_object_add(group, IMX_OF_LIBRARY, &plan->object);
+    imx_object_add(&group->objects[IMX_OF_LIBRARY], &plan->object);
     IMX_GOTO(create(plan, call, r, out));
-    imx_object_made(group, IMX_OF_LIBRARY, &plan->object);
+    imx_object_made(&group->objects[IMX_OF_LIBRARY], &plan->object);
     log_creation(plan);
     *out = plan;
     return IMBREX_OK;
@@ -381,6 +381,20 @@ imbrex_status imx_plan_create(imbrex_group *group, const imx_op *op, const void 
 {
     const imx_request r = imx_request_of(op, desc);
     return imx_plan_create_asked(group, op->call, &r, plan);
+}
+
+/* A rank that names no operator still comes to the meeting, under the call's own name. */
+imbrex_status imbrex_plan_create(imbrex_group *group, const char *op, const void *desc,
+                                 size_t desc_bytes, imbrex_plan **plan)
+{
+    const imx_op *found = NULL;
+    imx_status_enter(__func__);
+    IMX_ENTER(group);
+    imbrex_status status = imx_op_find(op, desc_bytes, &found);
+    if (status == IMBREX_OK)
+        return imx_plan_create(group, found, desc, plan);
+    IMX_TRY(imx_fault_check(group));
+    return imx_agree(group, __func__, status, NULL, 0);
 }
 
 void imbrex_plan_destroy(imbrex_plan *plan)

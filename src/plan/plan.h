@@ -22,22 +22,12 @@
 #ifndef IMX_PLAN_H
 #define IMX_PLAN_H
 
+#include "args.h"
 #include "kernels/gemm/args.h"
 #include "kernels/push/args.h"
 #include "kernels/reduce/args.h"
-#include "op.h"
-
-/* What is asked of a plan: what descs have in common, 0 where the operator's has none such, and the
- * desc itself, for what is the operator's own. */
-struct imx_request {
-    const imx_op *op;
-    imx_shape shape; /* m: the rows of a run, however the desc calls them */
-    const char *algorithm;
-    int chunk_rows, sms;
-    int64_t m_least;
-    bool given;                                     /* else the desc was NULL */
-    _Alignas(8) unsigned char desc[IMX_DESC_BYTES]; /* a copy */
-};
+#include "request.h"
+#include "tune/tune.h"
 
 /* Where things lie in one buffer, in bytes from its start. */
 typedef struct imx_offsets {
@@ -228,70 +218,6 @@ typedef struct imx_choice {
 
 /* From the input and how it is cut. */
 imx_choice imx_choose(const imx_op *op, const imx_tune_input *input, const imx_config *config);
-
-/* ---- request.c ------------------------------------------------------------------------------- */
-
-imx_request imx_request_of(const imx_op *op, const void *desc); /* NULL is fine */
-
-/* The size of a desc that a run may have less of; and the field of args that says how much. */
-const imbrex_field *imx_request_of_run(const imx_op *op);
-const imbrex_field *imx_args_of_run(const imx_op *op);
-
-/* Local: what is wrong with a request, whoever makes it.  desc: what the caller knows it by; least:
- * that sizes which must be given may be. */
-imbrex_status imx_request_check(const imbrex_group *group, const imx_request *request,
-                                const char *desc, int least) IMX_MUST_CHECK;
-
-/* Local: whether a matrix of the caller's, which it knows as of.name, lies as its elements have to,
- * else INVALID; wide: and as the device's kernels load and store at once, else UNSUPPORTED. */
-imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, const char *name,
-                                  const void *at, size_t element, bool wide) IMX_MUST_CHECK;
-
-/* What tune.h chooses tiles and algorithm by. */
-imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *request);
-
-/* Adds " experts=8 top_k=2": the sizes that the operator alone has. */
-void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text);
-
-/* What ranks must have alike, for imx_agree: the desc's numbers.  desc: as above, kept.  Returns
- * how many. */
-enum { IMX_REQUEST_FIELDS = 20 };
-int imx_request_fields(const imx_request *request, const char *desc,
-                       imx_field fields[IMX_REQUEST_FIELDS]);
-
-/* ---- args.c: the operands of a run ----------------------------------------------------------- */
-
-static inline bool imx_args_is_operand(const imbrex_field *field)
-{
-    return field->own[IMX_FIELD_KIND] >= IMX_MATRIX;
-}
-
-/* Of an element of an operand: its type (of int32: the plan's), and its bytes. */
-imbrex_dtype imx_args_dtype(const imx_asked *asked, const imbrex_field *operand);
-size_t imx_args_element_bytes(const imx_asked *asked, const imbrex_field *operand);
-
-/* Whether runs of plans with that desc have an operand: never AS_DECLARED. */
-imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *operand,
-                       const char **because);
-
-/* The shape that an operand has on this rank in a run of m rows: returns how many dimensions. */
-int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m,
-                  int64_t dims[IMX_DIMS]);
-
-/* How many elements those are. */
-int64_t imx_args_elements(const imx_asked *asked, const imbrex_field *operand, int64_t m);
-
-/* How many rows a run is to have, as imx_count takes it. */
-int64_t imx_args_rows(const imx_op *op, const void *args);
-
-/* Local: what is wrong with what a run of m rows is given, asked->args. */
-imbrex_status imx_args_check(const imx_asked *asked, int64_t m) IMX_MUST_CHECK;
-
-/* The struct that runs of an operator are given. */
-static inline const imx_args_type *imx_args_type_of(const imx_op *op)
-{
-    return op->takes ? op->takes : &imx_args_usual;
-}
 
 /* ---- run.c: a run ---------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /* request.c - what is asked of a plan, read from a desc by its rows, and what is wrong with it. */
+#include "request.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "plan.h"
 
 enum { LAYOUTS = 2 };
 static const char *const layouts[LAYOUTS] = { "[n, k]", "[k, n]" };

@@ -293,9 +293,9 @@ static imbrex_status enqueue(const imx_run *run)
     /* Runs follow each other also when they are on different streams: a plan's kernels and second
      * stream are there once. */
     const imx_around *around = plan->op->around;
-    IMX_TRY(imx_stream_order_take(plan->group, &plan->order, run->stream));
+    IMX_TRY(imx_stream_order_take(&plan->order, run->stream));
     IMX_TRY(around ? around->run(run) : run->variant->algorithm->run(run));
-    return imx_stream_order_end(plan->group, &plan->order, run->stream);
+    return imx_stream_order_end(&plan->order, run->stream);
 }
 
 /* No event says when the part that is enqueued is done with the plan's memory. */

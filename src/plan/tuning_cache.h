@@ -10,7 +10,7 @@
 #ifndef IMX_TUNING_CACHE_H
 #define IMX_TUNING_CACHE_H
 
-#include "plan.h"
+#include "request.h"
 
 /* What a variant is to take. */
 typedef struct imx_tuning_choice {

@@ -216,8 +216,8 @@ imx_variant *imx_variant_of(imbrex_plan *plan, int64_t m)
 const imx_variant *imx_variant_by_point(const imbrex_group *group, int point)
 {
     int which = (int)((unsigned)point >> IMX_VARIANT_SHIFT);
-    const imbrex_plan *plan =
-        (const imbrex_plan *)imx_object_find(group, IMX_OF_LIBRARY, imx_variant_plan_number(point));
+    const imbrex_plan *plan = (const imbrex_plan *)imx_object_find(&group->objects[IMX_OF_LIBRARY],
+                                                                   imx_variant_plan_number(point));
     return plan && which < plan->variant_count ? &plan->variants[which] : NULL;
 }
 

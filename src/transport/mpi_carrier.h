@@ -11,7 +11,7 @@
 #define IMX_MPI_CARRIER_H
 
 #include "base/limit.h"
-#include "group/net.h"
+#include "group/net_kind.h"
 #include "imbrex_mpi.h"
 #include "mpi_nap.h"
 

@@ -28,7 +28,7 @@
 #include <time.h>
 
 #include "base/limit.h"
-#include "group/net.h"
+#include "group/net_kind.h"
 #include "kernels/wait_points.h"
 #include "nccl.h"
 

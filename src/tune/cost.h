@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "tune.h"
+#include "config.h"
 
 /* An algorithm of this cost runs where it is named, and is not chosen. */
 #define IMX_COST_NEVER HUGE_VAL

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "bootstrap/launch_env.h"
-#include "launch.h"
+#include "launched.h"
 
 static const char *get_variable(void *ctx, const char *variable)
 {

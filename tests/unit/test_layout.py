@@ -38,7 +38,7 @@ RULES = [
                                          "src/backends/backend.h", "{own}/*"], None),
     ("src/backends/*", BASE + ["src/kernels/kernels.h"], None),
     ("src/transport/**", BASE + ["include/imbrex_mpi.h", "src/bootstrap/socket.h",
-                                 "src/group/net.h", "src/group/transport.h", "src/transport/*",
+                                 "src/group/net_kind.h", "src/group/transport.h", "src/transport/*",
                                  "src/kernels/wait_points.h"], None),
     ("src/kernels/*_ll/*", PUBLIC + [  # other kernels' steps in one launch
         "src/kernels/*.h", "src/kernels/*.cuh", "{own}/*.h", "src/kernels/*/args.h",
@@ -83,8 +83,9 @@ SEARCH = ["include", "src", "cli", "tests"]
 # and a group's words, kernels and their args, what fakes stand for; docs/internals/tests.md.  A
 # test in unit/ is about one file and sees it; one in faults/ lies to the bootstrap, by its words.
 TESTED = ["src/base/imx.h", "src/base/source.h", "src/plan/plan.h", "src/group/group.h",
-          "src/group/net.h", "src/kernels/kernels.h", "src/kernels/dtype.h", "src/kernels/trace.h",
-          "src/kernels/wait_points.h", "src/kernels/*/args.h", "src/backends/backend.h",
+          "src/group/net_kind.h", "src/kernels/kernels.h", "src/kernels/dtype.h",
+          "src/kernels/trace.h", "src/kernels/wait_points.h", "src/kernels/*/args.h",
+          "src/backends/backend.h",
           "src/backends/cuda/cuda.h", "src/backends/cuda/driver.h", "src/backends/cuda/nvrtc.h",
           "src/backends/cuda/clock.h", "src/backends/cuda/signals.h", "src/transport/nccl.h"]
 TEST_RULES = [
@@ -190,6 +191,26 @@ def name_fault(path, name):
     return None
 
 
+def unit(path):
+    """x.c and x.h are one file."""
+    return os.path.splitext(path)[0]
+
+
+def circles(sees):
+    """Of {file: files that it sees}: those that see each other, by whatever way."""
+    def reached(start):
+        found, ahead = set(), list(sees[start])
+        while ahead:
+            file = ahead.pop()
+            if file not in found:
+                found.add(file)
+                ahead += sees.get(file, ())
+        return found
+    all_reached = {file: reached(file) for file in sees}
+    return sorted({tuple(sorted(other for other in there if file in all_reached.get(other, ())))
+                   for file, there in all_reached.items() if file in there})
+
+
 class Layout(unittest.TestCase):
     def none(self, faults):
         self.assertFalse(faults, "\n" + "\n".join(faults))
@@ -252,6 +273,39 @@ class Layout(unittest.TestCase):
                 if fault:
                     faults.append("line %d: %s" % (number, fault))
         self.none(faults)
+
+    def test_no_circles(self):
+        """No file includes one that includes it, by whatever way."""
+        self.assertEqual(circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}), [("b", "c")])
+        sees = {}
+        for path in tracked("src/**", "cli/**", "include/**"):
+            if path.endswith((".c", ".h", ".cu", ".cuh")):
+                named = re.findall(r'^\s*#\s*include\s+"([^"]+)"', read(path), re.M)
+                targets = filter(None, (resolve(path, name) for name in named))
+                sees.setdefault(unit(path), set()).update(
+                    {unit(target) for target in targets} - {unit(path)})
+        self.none(["in a circle: " + ", ".join(files) for files in circles(sees)])
+
+    def test_no_circles_of_calls(self):
+        """In these rooms no file calls one that calls it, either."""
+        objects = os.path.join(BUILD, "CMakeFiles", "imbrex_objects.dir")
+        if not os.path.isdir(objects) or not shutil.which("nm"):
+            self.skipTest("needs a build and nm")
+        for room in ("bootstrap", "group", "plan", "tune", "ops"):
+            defined, needed = {}, {}
+            for path in tracked("src/%s/*.c" % room):
+                listed = subprocess.run(["nm", os.path.join(objects, path + ".o")],
+                                        stdout=subprocess.PIPE, text=True)
+                self.assertEqual(listed.returncode, 0, path + " is not built")
+                for line in listed.stdout.splitlines():
+                    kind, name = line.split()[-2:]
+                    if kind == "U":
+                        needed.setdefault(path, set()).add(name)
+                    elif kind.isupper():
+                        defined[name] = path
+            calls = {path: {defined[name] for name in names if name in defined}
+                     for path, names in needed.items()}
+            self.none(["in a circle: " + ", ".join(files) for files in circles(calls)])
 
     def test_what_tests_see(self):
         faults, used = [], set()

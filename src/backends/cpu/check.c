@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/process.h"
-#include "cpu.h"
 
 imx_cpu_check_state imx_cpu_check;
 

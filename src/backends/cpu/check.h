@@ -18,13 +18,7 @@
 #ifndef IMX_CPU_CHECK_H
 #define IMX_CPU_CHECK_H
 
-#include "backends/backend.h"
-
-enum { IMX_CHECK_THREADS = 256 }; /* that live at once, in a process */
-
-typedef struct imx_cpu_check_clock {
-    uint32_t at[IMX_CHECK_THREADS]; /* [t]: how far thread t is known to have come */
-} imx_cpu_check_clock;
+#include "device.h"
 
 /* One access or post, for comparisons and for the sentence about it. */
 typedef struct imx_cpu_check_mark {
@@ -35,15 +29,6 @@ typedef struct imx_cpu_check_mark {
 } imx_cpu_check_mark;
 
 enum { IMX_CHECK_HOST = -2 }; /* in the place of a stream's number */
-
-struct imx_cpu_check_thread;
-
-/* Of a device that is checked. */
-typedef struct imx_cpu_check_device {
-    imx_cpu_check_clock clock;                  /* what its host has waited for */
-    const struct imx_cpu_check_thread *awaited; /* by the host, until it has no work; NULL: none */
-    struct imx_cpu_check_thread *host;          /* that reads by itself; NULL: it never has */
-} imx_cpu_check_device;
 
 typedef struct imx_cpu_check_thread {
     struct imx_cpu_check_thread *next;

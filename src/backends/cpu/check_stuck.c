@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "check.h"
-#include "cpu.h"
 
 enum { RANKS_MOST = 64 };
 

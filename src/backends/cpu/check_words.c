@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "check.h"
-#include "cpu.h"
 
 /* NULL: not in symmetric memory, or no memory for it: then nothing is known of the word. */
 static imx_cpu_check_word *word_at(const void *at, bool make)

@@ -1,26 +1,8 @@
-/* cpu.h - the CPU backend's own types: a device is a set of worker threads, one a stream. */
+/* cpu.h - what the CPU backend's files do for each other. */
 #ifndef IMX_CPU_H
 #define IMX_CPU_H
 
-#include "backends/backend.h"
 #include "check.h"
-
-typedef struct imx_cpu_stream imx_cpu_stream;
-
-struct imx_device {
-    int rank;
-    int local_size;   /* ranks that take memory of this machine */
-    int threads;      /* that a rank computes with */
-    int64_t chaos_ns; /* sleep up to so long before copies, posts, blocks */
-    double link_ns;   /* what a byte to a peer takes on the emulated wire */
-    const imbrexd_watch *watch;
-    imbrexd_trace *trace;
-    const imx_env *env;
-    imx_cpu_check_device *check; /* NULL: not checked */
-    size_t taken;                /* in small pieces, since a look at what there is */
-    imx_cpu_stream *streams;     /* all that live */
-    int stream_count;            /* ever made: numbers them */
-};
 
 /* Sleeps on word while it is still seen, until a wake; maybe shorter: look again. */
 void imx_cpu_sleep(const uint32_t *word, uint32_t seen);

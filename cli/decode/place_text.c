@@ -1,4 +1,4 @@
-/* place.c - the kernel as CPU ranks run it. */
+/* place_text.c - the kernel as CPU ranks run it. */
 #include "place_text.h"
 
 #include "place_kernel.h"
