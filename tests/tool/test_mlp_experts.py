@@ -402,12 +402,13 @@ class Experts(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
 
     def test_an_emulated_wire(self):
-        """On it nothing is chosen that it would not slow."""
-        done = run("mlp", "--shape", "512,512", "--tokens", "512", "--experts", "8", "--ranks", "4",
+        """On it nothing is chosen that it would not slow: without it both would be by stores."""
+        done = run("mlp", "--shape", "128,128", "--tokens", "128", "--experts", "8", "--ranks", "4",
                    "--device", "cpu", "--rounds", "1", "--check", env={"IMBREX_CPU_LINK": "1"})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("passed", done.stdout)
         self.assertIn("emulated: 1 GB/s", done.stdout)
+        self.assertEqual(done.stdout.count("4 ranks on cpu: sequential"), 2)
 
     def test_options(self):
         made = ["--shape", "8,8", "--tokens", "8"]
