@@ -16,7 +16,7 @@ typedef struct form {
 typedef struct pairs {
     char words[WORDS_MOST][WORD_BYTES];
     int count;
-    bool seen[2 * WORDS_MOST][2 * WORDS_MOST];
+    short seen[2 * WORDS_MOST][2 * WORDS_MOST]; /* by so many chosen forms */
 } pairs;
 
 static void give_up(const char *what)
@@ -76,12 +76,23 @@ static int count_new(const pairs *p, const form *f)
     return count;
 }
 
-static void see(pairs *p, const form *f)
+/* by: 1, or -1 for a form that is chosen no more. */
+static void see(pairs *p, const form *f, short by)
 {
     for (int i = 0; i < f->count; i++) {
         for (int j = 0; j <= i; j++)
-            p->seen[f->options[i]][f->options[j]] = true;
+            p->seen[f->options[i]][f->options[j]] += by;
     }
+}
+
+/* Whether the chosen form is needed no more: those after it have shown all of its pairs, too. */
+static bool is_spare(pairs *p, const form *f)
+{
+    see(p, f, -1);
+    bool spare = count_new(p, f) == 0;
+    if (!spare)
+        see(p, f, 1);
+    return spare;
 }
 
 void compile_pairs_choose(const char *const *options, int count, bool *chosen)
@@ -106,9 +117,11 @@ void compile_pairs_choose(const char *const *options, int count, bool *chosen)
         }
         if (most > 0) {
             chosen[best] = true;
-            see(p, &forms[best]);
+            see(p, &forms[best], 1);
         }
     }
+    for (int i = count - 1; i >= 0; i--)
+        chosen[i] = chosen[i] && !is_spare(p, &forms[i]);
     free(forms);
     free(p);
 }

@@ -40,6 +40,15 @@ static void few_are_enough(void **state)
     expect(forms, (const bool[]){ false, false, true }, 3);
 }
 
+/* The first is chosen first, and each of its pairs is in another one. */
+static void what_others_show_is_spare(void **state)
+{
+    (void)state;
+    static const char *const forms[] = { "-DK=2 -DM=2 -DN=1", "-DK=1 -DM=2 -DN=1",
+                                         "-DK=2 -DM=1 -DN=1", "-DK=2 -DM=2 -DN=2" };
+    expect(forms, (const bool[]){ false, true, true, true }, 4);
+}
+
 static void one_without_options_is_chosen(void **state)
 {
     (void)state;
@@ -53,6 +62,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_two_options_meet),
         cmocka_unit_test(few_are_enough),
+        cmocka_unit_test(what_others_show_is_spare),
         cmocka_unit_test(one_without_options_is_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
