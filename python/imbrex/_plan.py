@@ -236,18 +236,21 @@ class Plan:
         """A copy of what the latest run gave the library, where it points to no structs."""
         return type(self._args).from_buffer_copy(self._args)
 
-    def run_again(self, args: int, stream: Optional[int]) -> None:
+    def run_again(self, args: int, stream: Optional[int]) -> bool:
         """A run by such a copy at an address, with other operands: nothing is checked, and nothing
-        is kept until the stream, as the library takes it, has used it."""
+        is kept until the stream, as the library takes it, has used it.  False: it is closed."""
         life = self._life
         life.lanes.used.add(stream)
         life.inside += 1  # as Life.call
         try:
-            status = self._run(self._open(), args, stream)
+            if self._handle is None or life.handle is None:
+                return False
+            status = self._run(self._handle, args, stream)
         finally:
             life.inside -= 1
         if status:
             raise failure(status)
+        return True
 
     def describe(self) -> str:
         """One line for people: shape, algorithm and why, tiles, and how much memory the plan takes

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import imbrex
 import imbrex.torch as it
 from imbrex import _life
-from imbrex.torch import _again, _define, _ranks
+from imbrex.torch import _again, _ranks
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = "cuda:%d" % RANK if os.environ["IMBREX_TEST_DEVICE"] == "cuda" else "cpu"
@@ -329,7 +329,7 @@ def check_plans():
 
 def expect_one_memory(run):
     """Operands that lie at one address are told apart by their names, and known again."""
-    with mock.patch.object(_again.Again, "run", autospec=True, side_effect=run) as hits:
+    with mock.patch.object(imbrex.Plan, "run_again", autospec=True, side_effect=run) as hits:
         for seed in 1, 2, 3:
             x, y, bias = (whole(seed + more, 5, N) for more in (0, 10, 20))
             near(it.all_reduce(x, x[0], x), (SIZE + 1) * x + x[0], "one memory")
@@ -348,8 +348,8 @@ def expect_one_memory(run):
 def check_again():
     """A call of the same shapes as one before reads and writes its own tensors, and tensors that
     are one in a call are two in the next."""
-    kept, run = [], _again.Again.run
-    with mock.patch.object(_again.Again, "run", autospec=True, side_effect=run) as hits:
+    kept, run = [], imbrex.Plan.run_again
+    with mock.patch.object(imbrex.Plan, "run_again", autospec=True, side_effect=run) as hits:
         for seed in 1, 2, 3:
             a, b, bias = each(seed, ROWS, K), each(seed + 10, K, N), whole(seed + 20, N)
             want = sum(x @ y for x, y in zip(a, b))
@@ -359,10 +359,11 @@ def check_again():
     assert hits.call_count >= 6, hits.call_count  # more where a check before made the same call
     for c, want in kept:
         near(c, want.expand(c.shape), "again")
-    with mock.patch.object(_again.Again, "results", side_effect=MemoryError), \
-            mock.patch.object(_define, "refuse") as told:
+    with mock.patch.object(_again, "_maker", lambda result: mock.Mock(side_effect=MemoryError)):
+        it.mm_ar(a[RANK][1:], b[RANK], bias)
+    with mock.patch.object(_again, "refuse") as told:
         try:
-            it.mm_ar(a[RANK], b[RANK], bias)
+            it.mm_ar(a[RANK][1:], b[RANK], bias)
         except MemoryError:
             assert told.called  # the ranks that wait for this one
         else:
@@ -373,14 +374,14 @@ def check_again():
         near(it.all_reduce(y, None, residual), SIZE * y + residual, "one tensor or two")
     near(it.all_reduce(torch._neg_view(x)), -SIZE * x, "a view that negates")
     expect_one_memory(run)
-    calls, again = [], _ranks._Ranks.again
+    calls, again = [], imbrex.Plan.run_again
 
-    def interrupted(ranks, kept, *rest):
+    def interrupted(plan, *rest):
         if not calls:  # by another call of the same shapes, as by another thread
             calls.append(None)
             calls[0] = it.all_reduce(y, None, x)
-        return again(ranks, kept, *rest)
-    with mock.patch.object(_ranks._Ranks, "again", interrupted):
+        return again(plan, *rest)
+    with mock.patch.object(imbrex.Plan, "run_again", interrupted):
         near(it.all_reduce(x, None, y), SIZE * x + y, "the call that was interrupted")
         near(calls[0], SIZE * y + x, "the call that came between")
     it.keep_plans(1)
@@ -416,7 +417,7 @@ class Another(torch.Tensor):
 def check_shorter():
     """A call of which nobody wants gradients goes past PyTorch's layers for them, but where
     somebody would miss them."""
-    through, run = [], _again.Again.run
+    through, run = [], imbrex.Plan.run_again
 
     def look(*arguments):
         through.append(any(frame.name == "forward_no_grad" or frame.name == "forward"
@@ -425,7 +426,7 @@ def check_shorter():
     x = whole(1, ROWS, N)
     want = SIZE * x
     near(it.all_reduce(x), want, "the first")
-    with mock.patch.object(_again.Again, "run", look):
+    with mock.patch.object(imbrex.Plan, "run_again", look):
         near(it.all_reduce(x), want, "the second")
         near(it.all_reduce(torch.nn.Parameter(x, False)), want, "a parameter")
         with torch.no_grad():

@@ -2,11 +2,11 @@
 left of it are the results' memory, addresses, and the run."""
 import ctypes
 from operator import itemgetter
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import torch
 
-from ._ranks import is_named, plain, ranks_of
+from ._ranks import is_named, plain, ranks_of, refuse, world
 
 try:  # what torch.compile looks at tensors with, and makes memory by
     from torch._C._dynamo import guards
@@ -41,35 +41,30 @@ def plain_key_of(arguments):
                   for x in arguments])
 
 
-class _Likeness:
-    """Of calls that are one in all that PyTorch and a check can tell: types, shapes, strides,
-    devices, and by which of PyTorch's layers and modes they go.  Nobody wants their gradients.
+def _likeness(arguments):
+    """takes(arguments): whether they are as these in all that PyTorch and a check can tell: types,
+    shapes, strides, devices, and by which of PyTorch's layers and modes they go; and nobody wants
+    their gradients.
 
     PyTorch looks at all tensors in one call, and takes none twice."""
-    __slots__ = "_types", "_tensors", "_others", "_want", "_twice", "_graded", "_check"
+    places: Dict[int, int] = {}  # by tensors' identities
+    twice = [(place, first) for place, x in enumerate(arguments)
+             if isinstance(x, torch.Tensor) and (first := places.setdefault(id(x), place)) != place]
+    types, tensors = tuple(map(type, arguments)), _getter(places.values())
+    others = _getter(place for place, x in enumerate(arguments) if not isinstance(x, torch.Tensor))
+    want, graded = others(arguments), any(x.requires_grad for x in tensors(arguments))
+    check = _TensorGuards(*tensors(arguments), dynamic_dims_sizes=None,
+                          dynamic_dims_strides=None).check
 
-    def __init__(self, arguments):
-        places: Dict[int, int] = {}  # by tensors' identities
-        self._twice = [(place, first) for place, x in enumerate(arguments)
-                       if isinstance(x, torch.Tensor)
-                       and (first := places.setdefault(id(x), place)) != place]
-        self._types = tuple(map(type, arguments))
-        self._tensors = _getter(places.values())
-        self._others = _getter(place for place, x in enumerate(arguments)
-                               if not isinstance(x, torch.Tensor))
-        self._want = self._others(arguments)
-        self._graded = any(x.requires_grad for x in self._tensors(arguments))
-        self._check = _TensorGuards(*self._tensors(arguments), dynamic_dims_sizes=None,
-                                    dynamic_dims_strides=None).check
-
-    def takes(self, arguments):
-        for place, first in self._twice:
+    def takes(arguments):
+        for place, first in twice:
             if arguments[place] is not arguments[first]:
                 return False
-        if self._graded and _is_grad_enabled():
+        if graded and _is_grad_enabled():
             return False
-        return tuple(map(type, arguments)) == self._types \
-            and self._others(arguments) == self._want and self._check(*self._tensors(arguments))
+        return tuple(map(type, arguments)) == types and others(arguments) == want \
+            and check(*tensors(arguments))
+    return takes
 
 
 def _getter(places):
@@ -78,48 +73,50 @@ def _getter(places):
     return itemgetter(first, *others) if others else itemgetter(slice(first, first + 1))
 
 
-class Again:
-    """Runs a call's plan on other tensors."""
-    __slots__ = ("_ranks", "_kept", "_args", "_free", "_given", "_made", "_make", "_needs",
-                 "_is_one", "_name")
+def _repeat(ranks, kept, given, made, arguments, results, function):
+    """run(arguments, all_results): runs a call's plan on other tensors, and returns what the
+    operator does; None: the plan or the process group is gone.  given, made: (name of an operand,
+    which of the arguments or results).  all_results: else None is in the place of those that have
+    no elements.  function: as of Calls.
 
-    def __init__(self, ranks, kept, given, made, arguments, results):
-        """given, made: (name of an operand, which of the arguments or results)."""
-        self._ranks, self._kept, self._name = ranks, kept, plain(arguments[-1])
-        self._args = kept.plan.latest_args()
-        self._given, self._made = [[(getattr(type(self._args), name).offset // _WORD, place)
-                                    for name, place in names] for names in (given, made)]
-        self._free: List[Any] = []  # args that no call is using: another thread has its own
-        self._is_one = isinstance(results, torch.Tensor)
-        self._make = [_maker(result) for result in ([results] if self._is_one else results)]
-        written = {place for _, place in made}
-        self._needs = [make if place in written else None for place, make in enumerate(self._make)]
+    Every call of every layer of a model comes by here, and each call of Python's in it takes as
+    long as one of C: so there are few of them."""
+    latest, name = kept.plan.latest_args(), plain(arguments[-1])
+    kind, free = type(latest), []  # args that no call is using: another thread has its own
+    given, made = [[(getattr(kind, name).offset // _WORD, place) for name, place in names]
+                   for names in (given, made)]
+    is_one, again, process_group = \
+        isinstance(results, torch.Tensor), ranks.again(kept), ranks.process_group
+    makers = [_maker(result) for result in ([results] if is_one else results)]
+    written = {place for _, place in made}
+    needed = [make if place in written else None for place, make in enumerate(makers)]
 
-    def serves(self):
-        """Whether all is still there."""
-        return self._kept.plan.is_open and is_named(self._ranks.process_group(), self._name)
-
-    def results(self, all_of_them):
-        """Memory for them.  Else None in the place of those that have no elements."""
-        return [make and make() for make in (self._make if all_of_them else self._needs)]
-
-    def _new_args(self):
+    def new_args():
         """As words, and where these are."""
-        args = type(self._args).from_buffer_copy(self._args)
+        args = kind.from_buffer_copy(latest)
         words = (ctypes.c_uint64 * (ctypes.sizeof(args) // _WORD)).from_buffer(args)
         return words, ctypes.addressof(args)
 
-    def run(self, arguments, results):
-        """As the operator, and what it returns."""
-        args = self._free.pop() if self._free else self._new_args()
-        words, address = args
-        for word, place in self._given:
+    def run(arguments, all_results):
+        if process_group() not in world.pg_names and not is_named(process_group(), name):
+            return None
+        results = []
+        try:
+            for make in makers if all_results else needed:
+                results.append(make and make())
+        except Exception as refused:
+            refuse(name, function, refused)
+            raise
+        words, address = args = free.pop() if free else new_args()
+        for word, place in given:
             words[word] = arguments[place].data_ptr()
-        for word, place in self._made:
+        for word, place in made:
             words[word] = results[place].data_ptr()
-        self._ranks.again(self._kept, address, (arguments, results))
-        self._free.append(args)
-        return results[0] if self._is_one else tuple(results)
+        if not again(address, (arguments, results)):
+            return None
+        free.append(args)
+        return results[0] if is_one else tuple(results)
+    return run
 
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
@@ -161,50 +158,53 @@ def _place(places, name):
 
 
 class Calls:
-    """What an operator's calls were, by their keys.  names: its arguments'."""
+    """What an operator's calls were, by their keys.  names: its arguments'; function: the call of
+    the library's for which other ranks wait where there is no memory for results."""
 
-    def __init__(self, names):
-        self._names, self._known = names, {}
-        self._soon: Dict[torch.Size, list] = {}  # by the first argument's shape
+    def __init__(self, names, function):
+        self._names, self._function = names, function
+        self._known: Dict[tuple, Any] = {}  # what _repeat returned
+        self._soon: Dict[torch.Size, list] = {}  # and _likeness, by the first argument's shape
 
-    def soon(self, arguments):
-        """An Again, or None: by likeness alone, where there is one."""
+    def soon(self, arguments, all_results):
+        """What the operator returns, where a call like this is known by likeness alone; or None."""
         try:
             alike = self._soon.get(arguments[0].shape, ())
         except (AttributeError, RuntimeError, TypeError):  # of what is no dense tensor
             return None
-        for likeness, known in alike:
-            if likeness.takes(arguments):
-                if known.serves():
-                    return known
-                self._soon.pop(arguments[0].shape, None)
-                return None
+        for takes, run in alike:
+            if takes(arguments):
+                returned = run(arguments, all_results)
+                if returned is None:
+                    self._soon.pop(arguments[0].shape, None)
+                return returned
         return None
 
-    def _note_soon(self, arguments, known):
+    def _note_soon(self, arguments, run):
         if _TensorGuards is None:
             return
         try:
-            likeness = _Likeness(arguments)
+            takes = _likeness(arguments)
         except (RuntimeError, TypeError):  # another PyTorch has other parameters
             return
-        if not likeness.takes(arguments):
+        if not takes(arguments):
             return
         if len(self._soon) >= _MOST:
             self._soon.clear()
         alike = self._soon.get(arguments[0].shape, ())
-        self._soon[arguments[0].shape] = [(likeness, known), *alike[:_ALIKE - 1]]
+        self._soon[arguments[0].shape] = [(takes, run), *alike[:_ALIKE - 1]]
 
-    def find(self, key, arguments):
-        """An Again, or None."""
-        known = self._known.get(key)
-        if known is None:
+    def by_key(self, key, arguments, all_results):
+        """The same, where one of this key is known."""
+        run = self._known.get(key)
+        if run is None:
             return None
-        if not known.serves():
+        returned = run(arguments, all_results)
+        if returned is None:
             self._known.pop(key, None)  # another thread may have been sooner
-            return None
-        self._note_soon(arguments, known)
-        return known
+        else:
+            self._note_soon(arguments, run)
+        return returned
 
     def note(self, key, arguments, results, call):
         """A call that has run.  Kept where each operand is an argument as it lies, or a result."""
@@ -223,5 +223,5 @@ class Calls:
             (written if at in of_results else given).append((name, place))
         if len(self._known) >= _MOST:
             self._known.clear()
-        self._known[key] = Again(ranks, ranks.known(ranks.key(call)), given, written, arguments,
-                                 results)
+        self._known[key] = _repeat(ranks, ranks.known(ranks.key(call)), given, written, arguments,
+                                   results, self._function)

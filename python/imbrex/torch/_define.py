@@ -5,7 +5,7 @@ import torch
 
 from ._again import Calls, key_of, plain_key_of
 from ._arguments import arguments_check, parameters_of
-from ._ranks import ranks_of, refuse, share, size_of
+from ._ranks import is_compiling, ranks_of, refuse, share, size_of
 
 library = torch.library.Library("imbrex", "DEF")
 _straight = {}  # past the layers for gradients, by the names of operators
@@ -30,7 +30,7 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
     other ranks wait where prepare refuses.  again: what it makes is all of a call, so that one of
     the same shapes need not be prepared."""
     name, calls = schema.partition("(")[0], \
-        Calls([name for _, name in parameters_of(schema)])
+        Calls([name for _, name in parameters_of(schema)], function)
     check = arguments_check(schema)
 
     def defined(prepare):
@@ -48,46 +48,42 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
                 calls.note(key, arguments, results, call)
             return results
 
-        def run_known(known, arguments, all_results=True):
-            try:
-                results = known.results(all_results)
-            except Exception as refused:
-                refuse(arguments[-1], function, refused)
-                raise
-            return known.run(arguments, results)
-
-        def find(arguments, key_of):
+        def key_by(key_of, arguments):
+            """None: of what is no dense tensor, which check() refuses, or is not kept."""
             try:
                 key = key_of(arguments) if again else None
-                return key, calls.find(key, arguments)
-            except (RuntimeError, TypeError):  # of what is no dense tensor, which check() refuses
-                return None, None
+                hash(key)
+                return key
+            except (RuntimeError, TypeError):
+                return None
 
         def run(*arguments):
-            known = calls.soon(arguments)
-            if known is None:
-                key, known = find(arguments, key_of)
-            return first(arguments, key) if known is None else run_known(known, arguments)
+            returned = calls.soon(arguments, True)
+            if returned is None:
+                key = key_by(key_of, arguments)
+                returned = calls.by_key(key, arguments, True)
+            return first(arguments, key) if returned is None else returned
 
         def straight(arguments, otherwise, all_results=True):
             """What run() does, but otherwise() where somebody looks at the call, or wants gradients
             of it."""
             if _is_watched():
                 return otherwise()
-            known = calls.soon(arguments)
-            if known is None:
+            returned = calls.soon(arguments, all_results)
+            if returned is None:
                 if _is_transformed():
                     return otherwise()
-                key, known = find(arguments, plain_key_of)
-                if known is None:
+                key = key_by(plain_key_of, arguments)
+                returned = calls.by_key(key, arguments, all_results)
+                if returned is None:
                     return first(arguments, key) if _is_plain(arguments) else otherwise()
-            return run_known(known, arguments, all_results)
+            return returned
 
         def eager(*arguments):
-            known = None if _is_watched() else calls.soon(arguments)
-            if known is None:
+            returned = None if _is_watched() else calls.soon(arguments, False)
+            if returned is None:
                 return straight(arguments, lambda: operator(*arguments), False)
-            return run_known(known, arguments, False)
+            return returned
         library.define(schema)
         operator, _straight[name] = getattr(torch.ops.imbrex, name), straight
         setattr(eagerly, name, eager)
@@ -104,7 +100,7 @@ def define(schema, shapes, function="imbrex_plan_run", again=True):
 
 _NUMBERS = frozenset((type(None), bool, int, float, str, torch.dtype))
 
-_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
+_is_tracing = torch._C._is_tracing
 _functions, _dispatches = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 _transforms, _profiler = torch._C._functorch.peek_interpreter_stack, torch.autograd.profiler
 _forward = torch.autograd.forward_ad
@@ -112,7 +108,7 @@ _forward = torch.autograd.forward_ad
 
 def _is_watched():
     """Whether somebody looks at what is done who is none of PyTorch's layers."""
-    return _is_compiling() or _profiler._is_profiler_enabled or _functions() \
+    return is_compiling() or _profiler._is_profiler_enabled or _functions() \
         or _forward._current_level >= 0
 
 

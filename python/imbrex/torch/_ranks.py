@@ -22,6 +22,11 @@ def room(rows):
     return max(_LEAST, 1 << (rows - 1).bit_length() if rows else 0)
 
 
+# Below torch.cuda's functions of these names.
+_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 class NoPlan(RuntimeError):
     """A graph is captured, and there is no plan for what runs in it."""
 
@@ -52,7 +57,7 @@ class _Ranks:
         self._uses = itertools.count()
 
     def _make(self, call, most):
-        if self._is_cuda and torch.cuda.is_current_stream_capturing():
+        if self._is_cuda and _is_capturing():
             raise NoPlan("imbrex::%s has no plan of %s for %d rows yet, and none can be made "
                          "while a CUDA graph is captured: run it once before"
                          % (call.op, call.fields, call.count))
@@ -90,7 +95,7 @@ class _Ranks:
 
     def _use(self, kept):
         kept.used = next(self._uses)
-        if self._is_cuda and not kept.is_captured and torch.cuda.is_current_stream_capturing():
+        if self._is_cuda and not kept.is_captured and _is_capturing():
             kept.is_captured = True
 
     def run(self, call):
@@ -103,18 +108,26 @@ class _Ranks:
             self.plan(call).run(**operands)
             self.group.sync()
 
-    def again(self, kept, args, tensors):
-        """As run(), of what ran before, on other addresses.  PyTorch sees to memory on the current
-        stream by itself."""
-        self._use(kept)
-        if self._is_cuda:
-            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-            kept.plan.run_again(args, stream or CU_STREAM_LEGACY)
-            return
-        self._held.append(tensors)  # Ctrl-C may come between the two
-        kept.plan.run_again(args, None)
-        self.group.sync()
-        self._held.clear()
+    def again(self, kept):
+        """again(args, tensors): as run(), of what ran before, on other addresses; False: the plan
+        is closed.  PyTorch sees to memory on the current stream by itself."""
+        uses, index, plan = self._uses, self._device.index, kept.plan
+
+        def again(args, tensors):
+            kept.used = next(uses)
+            if not kept.is_captured and _is_capturing():
+                kept.is_captured = True
+            return plan.run_again(args, _raw_stream(index) or CU_STREAM_LEGACY)
+
+        def again_on_cpu(args, tensors):
+            kept.used = next(uses)
+            self._held.append(tensors)  # Ctrl-C may come between the two
+            has_run = plan.run_again(args, None)
+            if has_run:
+                self.group.sync()
+            self._held.clear()
+            return has_run
+        return again if self._is_cuda else again_on_cpu
 
 
 _ranks: Dict[Tuple[str, torch.device], _Ranks] = {}  # by the name of a process group and a device
@@ -129,12 +142,12 @@ def plain(name):
 
 
 resolve = torch.distributed.distributed_c10d._resolve_process_group
-_world = torch.distributed.distributed_c10d._world  # what torch.distributed has made
+world = torch.distributed.distributed_c10d._world  # what torch.distributed has made
 
 
 def is_named(process_group, name):
     """Whether it is still the one of its name."""
-    if process_group in _world.pg_names:
+    if process_group in world.pg_names:
         return True
     try:
         return process_group is resolve(name)
@@ -216,21 +229,37 @@ def keep_plans(most: int) -> None:
     _most_plans = most
 
 
+_compiler, _is_dynamo_compiling = torch.compiler, torch.compiler.is_dynamo_compiling
+
+
+def is_compiling():
+    """As torch.compiler.is_compiling, which makes one call more."""
+    return _is_dynamo_compiling() or _compiler._is_compiling_flag
+
+
+if not hasattr(_compiler, "_is_compiling_flag"):  # another PyTorch
+    is_compiling = _compiler.is_compiling
+
+
 _latest: Any = [lambda: None, ""]  # a process group, and its name
 
 
 def name_of(process_group: GroupOrName) -> str:
     """By which operators know it.  It says which rank of how many this is, since shapes follow from
     that: what torch.compile keeps on disk for one is not taken for another."""
+    if process_group is None and not is_compiling():
+        latest, name = _latest
+        if latest() is world.default_pg is not None:
+            return name
     if isinstance(process_group, str):
-        if _AS in process_group or torch.compiler.is_compiling():
+        if _AS in process_group or is_compiling():
             return process_group
         process_group = named(process_group)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return _made_name(torch.distributed.group.WORLD if process_group is None
                           else process_group)
     if process_group is None:
-        process_group = _world.default_pg  # as above, but sooner
+        process_group = world.default_pg  # as above, but sooner
     latest, name = _latest
     if process_group is None or latest() is not process_group:
         name = _made_name(process_group)
