@@ -103,7 +103,7 @@ static bool is_for_hopper(const imx_attend_args *args, const imx_cuda_target *ta
 static void config_sm90(const imx_attend_args *args, const imx_cuda_target *target, int sms,
                         imx_cuda_config *config)
 {
-    enum { FOUR = 4, SLOTS_LEAST = 4, SLOTS_MOST = 12, HEADS = 4480 /* bytes, sm90_tensor.cuh */ };
+    enum { FOUR = 4, SLOTS_LEAST = 4, SLOTS_MOST = 12, HEADS = 4736 /* bytes, sm90_tensor.cuh */ };
     int all = args->queries * args->group, rows = all <= 8 ? 8 : imx_attend_rows(args);
     size_t dim = (size_t)args->head_dim, element = args->cache == IMBREX_E4M3 ? 1 : 2;
     size_t slot = 64 * dim * element, left = FOUR * 8 * dim * 4;

@@ -6,7 +6,8 @@
 
 enum { PAIRS = IMX_VALUES / LANES / 2 }; /* of numbers that a lane has of a row */
 enum {
-    IS_SHORT = IMX_THREADS > 256, /* of registers */
+    IS_SHORT =
+        IMX_THREADS > 256 || (IMX_CACHE == IMBREX_E4M3 && IMX_VALUES > 128), /* of registers */
     WANTED = (IS_SHORT ? 16 : 32) / PAIRS,
     AHEAD = WANTED < 16 ? WANTED : 16 /* splits that are loaded at once */
 };
@@ -44,20 +45,54 @@ ATTEND_FN void load_parts(const float *part, int count, float2 (&v)[ahead][PAIRS
                 j < count ? load_pair(part + j * IMX_VALUES + pair * LANES * 2) : make_float2(0, 0);
 }
 
-/* sum += those; by: of lane `first` and the next ones. */
+/* Of a split, what counts of the sums before it and of its own; and its sum of weights.  One that
+ * has none changes nothing but the sign of a zero. */
+struct share {
+    float keep, by, sum;
+};
+
+/* most: the largest score of the splits before; upto: with this one. */
+ATTEND_FN share share_between(float most, float upto, float2 own)
+{
+    bool is_none = own.y == 0;
+    return share{ is_none ? 1 : weight(most, upto), is_none ? 0 : weight(own.x, upto), own.y };
+}
+
+/* The share of this lane's split, if splits follow each other as lanes do; most: the largest score
+ * ahead of all of them, then with them. */
+ATTEND_FN share share_of(float2 own, float *most)
+{
+    int lane = (int)threadIdx.x % LANES;
+    float upto = fmaxf(own.x, *most);
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2)
+        upto = fmaxf(upto, __shfl_up_sync(ALL, upto, step)); /* its own where there is no other */
+    float before = __shfl_up_sync(ALL, upto, 1);
+    before = lane ? before : *most;
+    *most = __shfl_sync(ALL, upto, LANES - 1);
+    return share_between(before, upto, own);
+}
+
+ATTEND_FN void add_share(const share &s, float of, float *to)
+{
+    *to = __fmaf_rn(of, s.by, __fmul_rn(*to, s.keep));
+}
+
+/* sum += those, and all += their sums of weights; own: of lane `first` and the next ones.  From
+ * `count` on both are 0. */
 template <int ahead>
-ATTEND_FN void add_parts(int first, int count, float by, const float2 (&v)[ahead][PAIRS],
-                         float2 (&sum)[PAIRS])
+ATTEND_FN void add_parts(int first, const share &own, const float2 (&v)[ahead][PAIRS],
+                         float2 (&sum)[PAIRS], float *all)
 {
 #pragma unroll
     for (int j = 0; j < ahead; j++) {
-        float with = __shfl_sync(ALL, by, first + j);
-        if (j >= count)
-            continue;
+        share s = { __shfl_sync(ALL, own.keep, first + j), __shfl_sync(ALL, own.by, first + j),
+                    __shfl_sync(ALL, own.sum, first + j) };
+        add_share(s, s.sum, all);
 #pragma unroll
         for (int pair = 0; pair < PAIRS; pair++) {
-            sum[pair].x += v[j][pair].x * with;
-            sum[pair].y += v[j][pair].y * with;
+            add_share(s, v[j][pair].x, &sum[pair].x);
+            add_share(s, v[j][pair].y, &sum[pair].y);
         }
     }
 }
@@ -69,26 +104,44 @@ ATTEND_FN float2 load_weight(const imx_attend_args &x, int64_t state, int from, 
     return i < splits ? load_pair(weight_of(x, state, i)) : make_float2(NONE, 0);
 }
 
-/* A row with a score that is no number does not pass for one without tokens. */
+/* What becomes of a row's sums.  One with a score that is no number does not pass for one without
+ * tokens. */
+struct ending {
+    float share, lse;
+    bool bad;
+};
+
+ATTEND_FN ending ending_of(const imx_attend_args &x, float most, float sum)
+{
+    float scale_v = x.scale_v ? *x.scale_v : x.scale_k && !x.v ? *x.scale_k : 1;
+    ending e;
+    e.lse = sum > 0 ? most + log2f(sum) : NONE;
+    e.bad = !(sum - sum == 0) || (sum > 0 && !(e.lse - e.lse == 0));
+    e.lse = e.bad ? LARGEST : x.natural ? e.lse * LN2 : e.lse;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(e.share) : "f"(sum)); /* sum is at least 1, or 0 */
+    e.share = sum > 0 ? scale_v * e.share : 0;
+    return e;
+}
+
+/* Number i of o; a zero has no sign. */
+ATTEND_FN void put_o(const imx_attend_args &x, const ending &e, int64_t i, float sum)
+{
+    imx_vector_put(IMX_DTYPE, x.o, i, e.bad ? __int_as_float(0x7fc00000) : sum * e.share + 0.0f);
+}
+
 ATTEND_FN void put_row(const imx_attend_args &x, int64_t state, float most, float sum,
                        const float2 (&of)[PAIRS])
 {
     int lane = (int)threadIdx.x % LANES;
-    float scale_v = x.scale_v ? *x.scale_v : x.scale_k && !x.v ? *x.scale_k : 1;
-    float lse = sum > 0 ? most + log2f(sum) : NONE;
-    bool bad = !(sum - sum == 0) || (sum > 0 && !(lse - lse == 0));
-    float share; /* sum is at least 1, or 0 */
-    asm("rcp.approx.f32 %0, %1;" : "=f"(share) : "f"(sum));
-    share = sum > 0 ? scale_v * share : 0;
+    const ending e = ending_of(x, most, sum);
 #pragma unroll
     for (int pair = 0; pair < PAIRS; pair++) {
         int64_t at = state * IMX_VALUES + (pair * LANES + lane) * 2;
-        float nan = __int_as_float(0x7fc00000);
-        imx_vector_put(IMX_DTYPE, x.o, at, bad ? nan : of[pair].x * share);
-        imx_vector_put(IMX_DTYPE, x.o, at + 1, bad ? nan : of[pair].y * share);
+        put_o(x, e, at, of[pair].x);
+        put_o(x, e, at + 1, of[pair].y);
     }
     if (lane == 0 && x.lse)
-        x.lse[state] = bad ? LARGEST : x.natural ? lse * LN2 : lse;
+        x.lse[state] = e.lse;
 }
 
 /* Where there are registers enough a warp waits once for weights and AHEAD splits together. */
@@ -100,25 +153,16 @@ ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
     if (!IS_SHORT)
         load_parts(parts, w.splits, v);
     float2 own = load_weight(x, state, 0, w.splits);
-    float most = own.x, sum = 0;
-    for (int from = LANES; from < w.splits; from += LANES)
-        most = fmaxf(most, load_weight(x, state, from, w.splits).x);
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        most = fmaxf(most, __shfl_xor_sync(ALL, most, step));
+    float most = NONE, sum = 0;
     for (int from = 0; from < w.splits; from += LANES) {
         int count = w.splits - from < LANES ? w.splits - from : LANES;
-        if (from || IS_SHORT)
+        if (from)
             own = load_weight(x, state, from, w.splits);
-        float by = own.y == 0 ? 0 : weight(own.x, most), here = own.y == 0 ? 0 : own.y * by;
-#pragma unroll
-        for (int step = 16; step; step /= 2)
-            here += __shfl_xor_sync(ALL, here, step);
-        sum += here;
+        share s = share_of(own, &most);
         for (int i = 0; i < count; i += AHEAD) {
             if (from + i || IS_SHORT)
                 load_parts(parts + (from + i) * IMX_VALUES, count - i, v);
-            add_parts(i, count - i, by, v, of);
+            add_parts(i, s, v, of, &sum);
         }
     }
     put_row(x, state, most, sum, of);

@@ -160,13 +160,18 @@ ATTEND_FN int row_of(int eight, int i, int lane)
     return eight * 8 + lane % 4 * 2 + i % 2;
 }
 
-/* A warp, before its first tile of a split: what rows see, for itself, and no sums yet. */
-ATTEND_FN lane_sums begin_split(const imx_attend_args &x, const work &w, heads_room *room)
+/* A warp, for itself: what its rows see of w. */
+ATTEND_FN void look_all(const imx_attend_args &x, const work &w, heads_room *room)
 {
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
-    lane_sums own = {};
     if (lane < IMX_ROWS)
         look(x, w, lane, &room->from[warp][lane], &room->to[warp][lane]);
+}
+
+/* Before its first tile of a split. */
+ATTEND_FN lane_sums no_sums(void)
+{
+    lane_sums own = {};
 #pragma unroll
     for (int i = 0; i < 2 * EIGHTS; i++)
         own.most[i / 2][i % 2] = NONE;
@@ -376,64 +381,39 @@ ATTEND_FN void put_part(float *to, float4 v)
                  : "memory");
 }
 
-/* The four: what they have left of those rows, in the warps' order, to the split's part. */
-ATTEND_FN void put_sums(const imx_attend_args &x, const work &w, int first, const float *sums,
-                        const heads_room *room)
+/* What the four have left of four numbers of a row, in the warps' order; weights: the largest score
+ * and the sum of weights. */
+ATTEND_FN float4 sum_left(const float *sums, const heads_room *room, int row, int value,
+                          float2 *weights)
 {
-    const int fours = IMX_DIM / 4; /* of a row */
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < ROWS_LEFT * fours; i += WARPS * LANES) {
-        int row = first + i / fours, value = i % fours * 4;
-        float most = NONE, sum = 0;
-        float4 all = make_float4(0, 0, 0, 0);
-        if (row >= rows_of(x, w))
-            continue;
+    float most = NONE, sum = 0;
+    float4 all = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int j = 0; j < WARPS; j++)
-            most = fmaxf(most, room->weights[j][row].x);
+    for (int j = 0; j < WARPS; j++)
+        most = fmaxf(most, room->weights[j][row].x);
 #pragma unroll
-        for (int j = 0; j < WARPS; j++) {
-            float2 one = room->weights[j][row];
-            float by = weight(one.x, most);
-            float4 of = *(const float4 *)(sums + j * (LEFT_APART / 4) + left_at(row, value));
-            sum += one.y * by;
-            all.x += of.x * by;
-            all.y += of.y * by;
-            all.z += of.z * by;
-            all.w += of.w * by;
-        }
-        int64_t state = state_of(x, w, row);
-        put_part(part_of(x, state, w.split) + value, all);
-        if (value == 0)
-            *(float2 *)weight_of(x, state, w.split) = make_float2(most, sum);
+    for (int j = 0; j < WARPS; j++) {
+        float2 one = room->weights[j][row];
+        float by = weight(one.x, most);
+        float4 of = *(const float4 *)(sums + j * (LEFT_APART / 4) + left_at(row, value));
+        sum += one.y * by;
+        all.x += of.x * by;
+        all.y += of.y * by;
+        all.z += of.z * by;
+        all.w += of.w * by;
     }
+    *weights = make_float2(most, sum);
+    return all;
 }
 
-/* The four, whoever else the block has. */
-ATTEND_FN void four_barrier(void)
+/* Four numbers of a row, to the split's part. */
+ATTEND_FN void put_sum(const imx_attend_args &x, const work &w, int row, int value, float4 all,
+                       float2 weights)
 {
-#ifdef IMX_BOX
-    asm volatile("bar.sync 1, %0;" : : "n"(IMX_THREADS) : "memory");
-#else
-    __syncthreads();
-#endif
-}
-
-/* When the four have weighed their tokens of w; left: the first warp's place for its sums. */
-ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, float *left,
-                         heads_room *room)
-{
-    int warp = (int)threadIdx.x / LANES;
-    add_lanes(own);
-#pragma unroll
-    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
-        if (first)
-            four_barrier();
-        leave(*own, first, left + warp * (LEFT_APART / 4), room);
-        four_barrier();
-        put_sums(x, w, first, left, room);
-    }
-    four_barrier();
+    int64_t state = state_of(x, w, row);
+    put_part(part_of(x, state, w.split) + value, all);
+    if (value == 0)
+        *(float2 *)weight_of(x, state, w.split) = weights;
 }
 
 /* ---- over splits ----------------------------------------------------------------------------- */
@@ -455,16 +435,9 @@ ATTEND_FN void add_rows(const imx_attend_args &x, const work &w, int first)
 #pragma unroll
     for (int i = 0; i < TOGETHER; i++) {
         float2 sum[PAIRS] = {};
-        float most = own[i].x;
-#pragma unroll
-        for (int step = 16; step; step /= 2)
-            most = fmaxf(most, __shfl_xor_sync(ALL, most, step));
-        float by = own[i].y == 0 ? 0 : weight(own[i].x, most);
-        float all = own[i].y == 0 ? 0 : own[i].y * by;
-#pragma unroll
-        for (int step = 16; step; step /= 2)
-            all += __shfl_xor_sync(ALL, all, step);
-        add_parts(0, w.splits, by, v[i], sum);
+        float most = NONE, all = 0;
+        share s = share_of(own[i], &most);
+        add_parts(0, s, v[i], sum, &all);
         if (first + i < rows_of(x, w))
             put_row(x, state_of(x, w, first + i), most, all, sum);
     }

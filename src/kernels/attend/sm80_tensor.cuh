@@ -78,6 +78,30 @@ ATTEND_FN bool enter(const imx_attend_args &x, const items &all, int claimed, wo
     return is_one;
 }
 
+/* All, when they have weighed their tokens of w; left: the first warp's place for its sums. */
+ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, float *left,
+                         heads_room *room)
+{
+    const int fours = IMX_DIM / 4; /* of a row */
+    int warp = (int)threadIdx.x / LANES;
+    add_lanes(own);
+#pragma unroll
+    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT) {
+        leave(*own, first, left + warp * (LEFT_APART / 4), room);
+        __syncthreads();
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < ROWS_LEFT * fours; i += IMX_THREADS) {
+            int row = first + i / fours, value = i % fours * 4;
+            float2 weights;
+            if (row >= rows_of(x, w))
+                continue;
+            float4 all = sum_left(left, room, row, value, &weights);
+            put_sum(x, w, row, value, all, weights);
+        }
+        __syncthreads();
+    }
+}
+
 /* The first `count` entries of room->splits; where the others are claimed, these too: while split i
  * is attended to entry i + 2 is made, and what is claimed then is entry i + 3.  A split's q comes
  * while the one before is attended to. */
@@ -119,7 +143,8 @@ ATTEND_FN void attend_splits(const imx_attend_args &x, const imbrexd_watch &watc
         if (more) /* nobody reads the q of split i - 1 any more */
             load_q(x, next, shared + (uint32_t)(Q_AT + (i + 1) % 2 * Q_BYTES), (int)threadIdx.x,
                    WARPS * LANES);
-        lane_sums own = begin_split(x, w, room);
+        lane_sums own = no_sums();
+        look_all(x, w, room);
         int left = steps_of(w);
         if (left < IMX_STAGES) /* else the steps' own waits are enough for q */
             wait_all();

@@ -24,7 +24,9 @@ struct work {
     int sequence, head; /* of the cache */
     int piece, split, splits;
     int first, end; /* tokens of the split, */
-    int length;     /* and of the sequence */
+    int length;     /* and of the sequence, */
+    int each;       /* of which a split has so many */
+    bool is_whole;  /* all of its splits one after another, from `first` up to `end` */
 };
 
 /* What a block does of a chunk of sequences: items from `next` on, every gridDim.x-th. */
@@ -123,9 +125,9 @@ ATTEND_FN work work_in(const imx_attend_args &x, int first, const int *upto, int
     work w = { first + i, at / pieces, at % pieces, split - (i ? upto[i - 1] : 0) };
     w.length = length_of(x, x.lengths[w.sequence]);
     w.splits = imx_attend_splits(w.length, x.kv_heads);
-    int each = (int)imx_attend_split(w.length, x.kv_heads);
-    w.first = w.split * each;
-    w.end = w.first + each < w.length ? w.first + each : w.length;
+    w.each = imx_attend_split(w.length, x.kv_heads);
+    w.first = w.split * w.each;
+    w.end = w.first + w.each < w.length ? w.first + w.each : w.length;
     return w;
 }
 

@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS + 2 * LANES, IMX_BESIDE
         }
         h.end.ended = h.end.counted = h.end.all = 0;
         h.end.added_to = h.end.taken = h.end.is_over = 0;
+        mbar_init(at_shared(&h.end.read), WARPS);
         mbar_init_fence();
     }
     if (warp == WARPS && threadIdx.x % LANES < 2)

@@ -4,16 +4,19 @@
  *     a ring of IMX_SLOTS   | k of 64 tokens | v of these | k of the next 64 | v | ...
  *     a slot                | 128 bytes of each token's row | the next 128 bytes of each |
  *
- * Between them lie two barriers of each slot, full and empty.  The warp that loads counts splits,
- * deals them out and looks up pages; it is ahead of the others by what the ring has room for, also
- * from one split to the next, so that loads pause for no split's end.  The k of a split's first
- * tokens comes with q.  A sixth warp counts the splits that have ended; whatever is complete it
- * adds up over splits, and at the end the four do so too. */
+ * Between them lie two barriers of each slot, full and empty.  The warp that loads deals out items,
+ * which are splits or whole sequences (sm90_deal.cuh), and looks up pages; it is ahead of the
+ * others by what the ring has room for, also from one item to the next, so that loads pause for no
+ * split's end.  The k of an item's first tokens comes with q.
+ *
+ * Where a block has a whole sequence the four add up its splits as they end.  Of others a sixth
+ * warp counts the splits that have ended; whatever is complete it adds up over splits, and at the
+ * end the four do so too. */
 #ifndef IMX_ATTEND_SM90_TENSOR_CUH
 #define IMX_ATTEND_SM90_TENSOR_CUH
 
 #include "../sm90_tma.cuh"
-#include "sm80_heads.cuh"
+#include "sm90_deal.cuh"
 
 enum {
     SLOT_BYTES = STEP * ROW_BYTES,
@@ -32,9 +35,15 @@ typedef struct attend_maps {
     imx_tma_map k, v;
 } attend_maps;
 
-/* What a slot of k is of: entry of heads_room's splits, and whether its tokens are the split's
- * first, and with the v behind it its last. */
-enum { ENTRY = ROOM - 1, IS_FIRST = ROOM, IS_LAST = 2 * ROOM, IS_END = 4 * ROOM };
+/* What a slot of k is of: entry of heads_room's splits; whether its tokens are the entry's first;
+ * and whether with the v behind it they are a split's last, and the entry's. */
+enum {
+    ENTRY = ROOM - 1,
+    IS_FIRST = ROOM,
+    IS_LAST = 2 * ROOM,
+    IS_DONE = 4 * ROOM,
+    IS_END = 8 * ROOM
+};
 
 struct ring {
     uint64_t full[IMX_SLOTS], empty[IMX_SLOTS];
@@ -43,13 +52,14 @@ struct ring {
 
 /* What the four tell the warp that counts, and it tells whoever is free. */
 struct ends {
-    uint32_t ended;      /* splits whose parts are written, four times each */
+    uint32_t ended;      /* items that are done with, four times each */
     uint32_t counted;    /* how many of them */
     uint32_t all;        /* the block's splits and one; 0: not known yet */
     work complete[ROOM]; /* whose last split has ended */
     uint32_t added_to;   /* how many there are, */
     uint32_t taken;      /* how many parts of them somebody has taken, */
     uint32_t is_over;    /* and there is no further one */
+    uint64_t read;       /* the barrier of the place where the four leave sums: they are read */
 };
 
 struct heads {
@@ -90,90 +100,6 @@ ATTEND_FN void give_back(const heads &h, place *p)
     if (threadIdx.x % LANES == 0)
         mbar_arrive(at_shared(&h.slots.empty[p->slot]));
     move_on(p);
-}
-
-/* ---- which splits ---------------------------------------------------------------------------- */
-
-/* The warp that loads: where it is among a block's splits. */
-struct dealer {
-    int first, end; /* of the chunk: its first sequence; items */
-    int next;       /* item, of those that are dealt out */
-    int dealt;      /* how many */
-    bool claims;
-    int claimed; /* of lane 0, once the others are claimed */
-};
-
-/* A warp: as count_splits. */
-ATTEND_FN int count_chunk(const imx_attend_args &x, const imbrexd_watch &watch, int first,
-                          int *upto)
-{
-    int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), before = 0;
-    int said = lane < count ? x.lengths[first + lane] : 0;
-    __syncwarp(); /* all have read those of the chunk before */
-#pragma unroll 1
-    for (int i = lane; i - lane < count; i += LANES) {
-        int scan = i < count ? count_one(x, watch, first + i, said) : 0;
-        said = i + LANES < count ? x.lengths[first + i + LANES] : 0;
-#pragma unroll
-        for (int step = 1; step < LANES; step *= 2) {
-            int other = __shfl_up_sync(ALL, scan, step);
-            scan += lane >= step ? other : 0;
-        }
-        if (i < count)
-            upto[i] = before + scan;
-        before += __shfl_sync(ALL, scan, LANES - 1);
-    }
-    __syncwarp();
-    return before;
-}
-
-/* A warp: as work_of. */
-ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, int item)
-{
-    int beside = x.kv_heads * imx_attend_pieces(&x), split = item / beside;
-    int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), from = 0;
-    uint32_t beyond = 0;
-#pragma unroll 1
-    for (;; from += LANES) {
-        beyond = __ballot_sync(ALL, from + lane < count && upto[from + lane] > split);
-        if (beyond)
-            break;
-    }
-    return work_in(x, first, upto, from + __ffs((int)beyond) - 1, split, item % beside);
-}
-
-ATTEND_FN void open_chunk(const imx_attend_args &x, const imbrexd_watch &watch, heads *h, dealer *d)
-{
-    if (d->first >= x.sequences)
-        return;
-    d->end = count_chunk(x, watch, d->first, h->upto) * x.kv_heads * imx_attend_pieces(&x);
-    d->claims = are_claimed(x, d->end);
-    d->dealt = 0;
-}
-
-/* The block's next split; whether there is one. */
-ATTEND_FN bool deal(const imx_attend_args &x, const imbrexd_watch &watch, heads *h, dealer *d,
-                    work *to)
-{
-    int blocks = (int)gridDim.x, lane = (int)threadIdx.x % LANES, item = d->next;
-    while (d->first < x.sequences) {
-        if (d->claims && d->dealt >= DEALT)
-            item = DEALT * blocks + __shfl_sync(ALL, d->claimed, 0);
-        if (item < d->end) {
-            *to = narrowed(x, find_work(x, d->first, h->upto, item));
-            d->next += blocks;
-            d->dealt++;
-            if (d->claims && d->dealt >= DEALT && lane == 0)
-                d->claimed = claim(x);
-            return true;
-        }
-        if (d->claims && lane == 0 && item == d->end + blocks - 1) /* the last to ask */
-            *x.claims = 0;
-        item = d->next -= d->end;
-        d->first += CHUNK;
-        open_chunk(x, watch, h, d);
-    }
-    return false;
 }
 
 /* ---- loads ----------------------------------------------------------------------------------- */
@@ -258,40 +184,42 @@ ATTEND_FN void load_slot(const imx_attend_args &x, const imbrexd_watch &watch, h
 }
 
 /* The warp that loads: all of the block's splits, of each whatever its rows see, and one slot of k
- * and one of v at least.  The next split, and pages, are looked up while slots are under way. */
+ * and one of v at least.  The next item, and pages, are looked up while slots are under way. */
 ATTEND_FN void load_all(const imx_attend_args &x, const imbrexd_watch &watch,
                         const attend_maps &maps, heads *h)
 {
     int lane = (int)threadIdx.x % LANES;
     loads l = { &maps, at_shared(imx_attend_shared), { 0, 0 }, 0, is_aligned(x) };
-    dealer d = { 0, 0, (int)blockIdx.x };
-    work w, next;
-    open_chunk(x, watch, h, &d);
-    bool more = deal(x, watch, h, &d, &next);
-    if (more)
-        look_up(x, next, next.first, &l);
-    for (; more; l.split++) {
-        w = next;
-        if (lane == 0)
+    dealer d = new_dealer();
+    work w = {}, next;
+    for (bool is_one = false, more = true; more;
+         w = next, is_one = true) { /* first there is none */
+        if (is_one && lane == 0)
             h->room.splits[l.split % ROOM] = w;
         __syncwarp();
         int what = l.split % ROOM | IS_FIRST, first = w.first;
-        bool is_last;
+        int upto = w.is_whole ? first / w.each * w.each + w.each : w.end; /* of the split */
+        bool is_done;
         do {
-            is_last = first + STEP >= w.end;
-            if ((first - w.first) % GROUP == 0)
+            is_done = first + STEP >= w.end;
+            what |= is_done ? IS_LAST | IS_DONE : first + STEP >= upto ? IS_LAST : 0;
+            if (is_one && (first - w.first) % GROUP == 0)
                 find(x, watch, w, &l);
-            load_slot(x, watch, h, &l, w, first, false, what | (is_last ? IS_LAST : 0));
-            load_slot(x, watch, h, &l, w, first, true, 0);
+            if (is_one) {
+                load_slot(x, watch, h, &l, w, first, false, what);
+                load_slot(x, watch, h, &l, w, first, true, 0);
+            }
             if (what & IS_FIRST)
-                more = deal(x, watch, h, &d, &next);
+                more = deal(x, watch, h->upto, &d, &next);
+            upto += what & IS_LAST ? w.each : 0;
             what = l.split % ROOM;
             first += STEP;
-            if (!is_last && (first - w.first) % GROUP == 0)
+            if (!is_done && (first - w.first) % GROUP == 0)
                 look_up(x, w, first, &l);
-            else if (is_last && more)
+            else if (is_done && more)
                 look_up(x, next, next.first, &l);
-        } while (!is_last);
+        } while (!is_done);
+        l.split += is_one;
     }
     mbar_wait(at_shared(&h->slots.empty[l.next.slot]), l.next.parity ^ 1);
     mbar_arrive_behind_copies(at_shared(&h->slots.full[l.next.slot]));
@@ -361,6 +289,83 @@ ATTEND_FN void tell(uint32_t *at, uint32_t v)
     asm volatile("st.release.cta.shared.u32 [%0], %1;" : : "r"(at_shared(at)), "r"(v) : "memory");
 }
 
+/* What a thread keeps of a sequence's splits so far, if the block has all of them: of four numbers
+ * of a row. */
+struct so_far {
+    float most, sum;
+    float4 of;
+};
+
+ATTEND_FN so_far nothing_so_far(void)
+{
+    return so_far{ NONE, 0, make_float4(0, 0, 0, 0) };
+}
+
+/* A split's sums: as add_parts. */
+ATTEND_FN void add_to(so_far *s, float4 of, float2 weights)
+{
+    float most = fmaxf(s->most, weights.x);
+    share by = share_between(s->most, most, weights);
+    s->most = most;
+    add_share(by, weights.y, &s->sum);
+    add_share(by, of.x, &s->of.x);
+    add_share(by, of.y, &s->of.y);
+    add_share(by, of.z, &s->of.z);
+    add_share(by, of.w, &s->of.w);
+}
+
+ATTEND_FN void put_so_far(const imx_attend_args &x, const work &w, const so_far &s, int row,
+                          int value)
+{
+    const ending e = ending_of(x, s.most, s.sum);
+    int64_t state = state_of(x, w, row), at = state * IMX_VALUES + value;
+    put_o(x, e, at, s.of.x);
+    put_o(x, e, at + 1, s.of.y);
+    put_o(x, e, at + 2, s.of.z);
+    put_o(x, e, at + 3, s.of.w);
+    if (value == 0 && x.lse)
+        x.lse[state] = e.lse;
+}
+
+ATTEND_FN void four_barrier(void)
+{
+    asm volatile("bar.sync 1, %0;" : : "n"(IMX_THREADS) : "memory");
+}
+
+/* The four, when they have weighed their tokens of a split; is_done: the last of w; times: how
+ * often they have left sums before. */
+ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own, so_far *all,
+                         bool is_done, heads *h, uint32_t *times)
+{
+    float *left = (float *)((char *)imx_attend_shared + LEFT_AT);
+    int warp = (int)threadIdx.x / LANES;
+    add_lanes(own);
+#pragma unroll
+    for (int first = 0; first < IMX_ROWS; first += ROWS_LEFT, ++*times) {
+        mbar_wait(at_shared(&h->end.read), *times & 1 ^ 1);
+        leave(*own, first, left + warp * (LEFT_APART / 4), &h->room);
+        four_barrier();
+#pragma unroll(KEEPS ? OWN : 1)
+        for (int i = first * FOURS / IMX_THREADS; i < (first + ROWS_LEFT) * FOURS / IMX_THREADS;
+             i++) {
+            int at = i * IMX_THREADS + (int)threadIdx.x, row = at / FOURS, value = at % FOURS * 4;
+            float2 weights;
+            if (row >= rows_of(x, w))
+                continue;
+            float4 of = sum_left(left, &h->room, row, value, &weights);
+            if (KEEPS && w.is_whole)
+                add_to(&all[i], of, weights);
+            else
+                put_sum(x, w, row, value, of, weights);
+            if (KEEPS && w.is_whole && is_done)
+                put_so_far(x, w, all[i], row, value);
+        }
+        __syncwarp();
+        if (threadIdx.x % LANES == 0)
+            mbar_arrive(at_shared(&h->end.read));
+    }
+}
+
 /* The four: split i of the block has ended. */
 ATTEND_FN void tell_ended(heads *h, int i)
 {
@@ -408,7 +413,7 @@ ATTEND_FN void count_ended(const imx_attend_args &x, heads *h, int first, int up
     int lane = (int)threadIdx.x % LANES;
     const work &w = h->room.splits[(first + lane) % ROOM];
     __syncwarp();
-    bool is_one = lane < upto - first && has_ended(x, w);
+    bool is_one = lane < upto - first && !w.is_whole && has_ended(x, w);
     uint32_t all = __ballot_sync(ALL, is_one);
     if (is_one)
         h->end.complete[(*complete + (uint32_t)__popc(all & ((1u << lane) - 1))) % ROOM] = w;
@@ -457,6 +462,7 @@ ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
     const bool all_see = !x.hidden && !x.visible;
     float scale = scale_of(x);
     place p = { 0, 0 };
+    uint32_t times = 0;
     int i = 0;
     for (;; i++) {
         wait_full(*h, p);
@@ -466,12 +472,17 @@ ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
         const work &w = room->splits[what & ENTRY];
         const int end = w.end;
         const q_rows q{ shared + (uint32_t)(Q_AT + i % Q_ROOMS * Q_BYTES) };
-        lane_sums own = begin_split(x, w, room);
+        lane_sums own = no_sums();
+        so_far sums[OWN];
+#pragma unroll
+        for (int j = 0; j < OWN; j++)
+            sums[j] = nothing_so_far();
+        look_all(x, w, room);
         __syncwarp();
         for (int first = w.first + warp * TOKENS;; first += STEP) {
             uint32_t tile = shared + (uint32_t)(p.slot * SLOT_BYTES) + own_at;
             float score[EIGHTS][4] = {};
-            bool is_last = what & IS_LAST;
+            const bool is_last = what & IS_LAST, is_done = what & IS_DONE;
             multiply_k(tile, q, score);
             give_back(*h, &p);
             see(x, room, scale, first, all_see && first + TOKENS <= end, score);
@@ -482,12 +493,15 @@ ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
                 clear_rows(tile, end - first);
             multiply_v(tile, score, &own);
             give_back(*h, &p);
-            if (is_last)
-                break;
+            if (is_last) {
+                end_split(x, w, &own, sums, is_done, h, &times);
+                if (is_done || !KEEPS)
+                    break;
+                own = no_sums();
+            }
             wait_full(*h, p);
             what = h->slots.slot_of[p.slot];
         }
-        end_split(x, w, &own, (float *)((char *)imx_attend_shared + LEFT_AT), room);
         tell_ended(h, i);
     }
     if (lane == 0)

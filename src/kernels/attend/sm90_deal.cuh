@@ -1,0 +1,177 @@
+/* sm90_deal.cuh - which items a block of the attend kernel on Hopper has: splits, or whole
+ * sequences while there are enough of them to keep all blocks busy.  A block that has all splits of
+ * a sequence adds them up without parts and counts.  One warp deals. */
+#ifndef IMX_ATTEND_SM90_DEAL_CUH
+#define IMX_ATTEND_SM90_DEAL_CUH
+
+#include "sm80_heads.cuh"
+
+/* Numbers that a thread adds up over warps, four at once, and over splits of one block if there are
+ * registers to keep them meanwhile. */
+enum { FOURS = IMX_DIM / 4, OWN = IMX_ROWS * FOURS / IMX_THREADS, KEEPS = OWN <= 2 };
+static_assert(ROWS_LEFT * FOURS % IMX_THREADS == 0, "all add up alike");
+
+/* The warp that loads: where it is among a block's splits. */
+struct dealer {
+    int first, end; /* of the chunk: its first sequence; items */
+    int next;       /* item, of those that are dealt out */
+    int dealt;      /* how many */
+    bool claims;
+    int claimed; /* of lane 0, once the others are claimed */
+};
+
+/* A warp: tokens of all sequences of the chunk. */
+ATTEND_FN float tokens_in(const imx_attend_args &x, int first, int count)
+{
+    float sum = 0;
+    for (int i = (int)threadIdx.x % LANES; i < count; i += LANES)
+        sum += (float)length_of(x, x.lengths[first + i]);
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2)
+        sum += __shfl_xor_sync(ALL, sum, step);
+    return sum;
+}
+
+/* Whether whole sequences can be dealt to blocks so that all of them are busy to the end, and where
+ * that is, in tokens of a block. */
+ATTEND_FN bool are_whole(const imx_attend_args &x, int first, int count, float *end)
+{
+    int beside = x.kv_heads * imx_attend_pieces(&x), blocks = (int)gridDim.x;
+    if (!KEEPS || count * beside < blocks - blocks / 16)
+        return false;
+    *end = tokens_in(x, first, count) * (float)beside / (float)blocks * (1 + 1.0f / 16);
+    return true;
+}
+
+/* Whether a block is to have sequence i of the chunk from its first split to its last, and is done
+ * no later than other blocks are.  Those before it, of so many tokens together, come in rounds. */
+ATTEND_FN bool is_whole(const imx_attend_args &x, int i, int length, float before, float end)
+{
+    int beside = x.kv_heads * imx_attend_pieces(&x);
+    int rounds = ((i + 1) * beside - 1) / (int)gridDim.x;
+    return (i ? (float)rounds * before / (float)i : 0) + (float)length <= end;
+}
+
+/* As count_chunk where sequences may be dealt out whole: one of those counts as one.  It is apart
+ * so that a kernel without them begins sooner. */
+ATTEND_SELDOM int count_whole(const imx_attend_args &x, int first, int count, float end, int *upto)
+{
+    int lane = (int)threadIdx.x % LANES, before = 0;
+    float tokens = 0;
+#pragma unroll 1
+    for (int i = lane; i - lane < count; i += LANES) {
+        int length = i < count ? length_of(x, x.lengths[first + i]) : 0, scan = 0;
+        float all = (float)length;
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) {
+            float other = __shfl_up_sync(ALL, all, step);
+            all += lane >= step ? other : 0;
+        }
+        if (i < count)
+            scan = is_whole(x, i, length, tokens + all - (float)length, end) ? 1
+                                                                             : splits_of(x, length);
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) {
+            int other = __shfl_up_sync(ALL, scan, step);
+            scan += lane >= step ? other : 0;
+        }
+        if (i < count)
+            upto[i] = before + scan;
+        before += __shfl_sync(ALL, scan, LANES - 1);
+        tokens += __shfl_sync(ALL, all, LANES - 1);
+    }
+    __syncwarp();
+    return before;
+}
+
+/* A warp: as count_splits. */
+ATTEND_FN int count_chunk(const imx_attend_args &x, const imbrexd_watch &watch, int first,
+                          int *upto)
+{
+    int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), before = 0;
+    int said = lane < count ? x.lengths[first + lane] : 0;
+    float end;
+    __syncwarp(); /* all have read those of the chunk before */
+#pragma unroll 1
+    for (int i = lane; i - lane < count; i += LANES) {
+        int scan = i < count ? count_one(x, watch, first + i, said) : 0;
+        said = i + LANES < count ? x.lengths[first + i + LANES] : 0;
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) {
+            int other = __shfl_up_sync(ALL, scan, step);
+            scan += lane >= step ? other : 0;
+        }
+        if (i < count)
+            upto[i] = before + scan;
+        before += __shfl_sync(ALL, scan, LANES - 1);
+    }
+    if (are_whole(x, first, count, &end))
+        before = count_whole(x, first, count, end, upto);
+    __syncwarp();
+    return before;
+}
+
+/* A warp: as work_of. */
+ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, int item)
+{
+    int beside = x.kv_heads * imx_attend_pieces(&x), split = item / beside;
+    int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), from = 0;
+    uint32_t beyond = 0;
+#pragma unroll 1
+    for (;; from += LANES) {
+        beyond = __ballot_sync(ALL, from + lane < count && upto[from + lane] > split);
+        if (beyond)
+            break;
+    }
+    int i = from + __ffs((int)beyond) - 1;
+    work w = work_in(x, first, upto, i, split, item % beside);
+    if (KEEPS && upto[i] - (i ? upto[i - 1] : 0) == 1) { /* maybe of one split */
+        w.is_whole = true;
+        w.end = w.length;
+    }
+    return w;
+}
+
+ATTEND_FN void open_chunk(const imx_attend_args &x, const imbrexd_watch &watch, int *upto,
+                          dealer *d)
+{
+    d->end = count_chunk(x, watch, d->first, upto) * x.kv_heads * imx_attend_pieces(&x);
+    d->claims = are_claimed(x, d->end);
+    d->dealt = 0;
+}
+
+/* Ahead of the first chunk. */
+ATTEND_FN dealer new_dealer(void)
+{
+    return dealer{ -CHUNK, 0, (int)blockIdx.x, 0, false, 0 };
+}
+
+/* The block's next item; whether there is one. */
+ATTEND_FN bool deal(const imx_attend_args &x, const imbrexd_watch &watch, int *upto, dealer *d,
+                    work *to)
+{
+    int blocks = (int)gridDim.x, lane = (int)threadIdx.x % LANES;
+#pragma unroll 1
+    for (;;) {
+        int item = d->next;
+        if (d->claims && d->dealt >= DEALT)
+            item = DEALT * blocks + __shfl_sync(ALL, d->claimed, 0);
+        if (item < d->end) {
+            *to = narrowed(x, find_work(x, d->first, upto, item));
+            d->next += blocks;
+            d->dealt++;
+            if (d->claims && d->dealt >= DEALT && lane == 0)
+                d->claimed = claim(x);
+            return true;
+        }
+        if (d->claims && lane == 0 && item == d->end + blocks - 1) /* the last to ask */
+            *x.claims = 0;
+        d->next -= d->end;
+        d->first += CHUNK;
+        if (d->first >= x.sequences)
+            return false;
+        open_chunk(x, watch, upto, d);
+    }
+}
+
+#endif /* IMX_ATTEND_SM90_DEAL_CUH */
