@@ -396,11 +396,11 @@ ATTEND_FN float4 sum_left(const float *sums, const heads_room *room, int row, in
         float2 one = room->weights[j][row];
         float by = weight(one.x, most);
         float4 of = *(const float4 *)(sums + j * (LEFT_APART / 4) + left_at(row, value));
-        sum += one.y * by;
-        all.x += of.x * by;
-        all.y += of.y * by;
-        all.z += of.z * by;
-        all.w += of.w * by;
+        sum = __fmaf_rn(one.y, by, sum); /* alike wherever this is used */
+        all.x = __fmaf_rn(of.x, by, all.x);
+        all.y = __fmaf_rn(of.y, by, all.y);
+        all.z = __fmaf_rn(of.z, by, all.z);
+        all.w = __fmaf_rn(of.w, by, all.w);
     }
     *weights = make_float2(most, sum);
     return all;

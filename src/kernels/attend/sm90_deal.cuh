@@ -52,6 +52,18 @@ ATTEND_FN bool is_whole(const imx_attend_args &x, int i, int length, float befor
     return (i ? (float)rounds * before / (float)i : 0) + (float)length <= end;
 }
 
+/* Whether what queries of a sequence see is one range: tokens between ranges are not to be read. */
+ATTEND_FN bool is_one_range(const imx_attend_args &x, int sequence, int length)
+{
+    int from = 0, to = length;
+    for (int i = 0; x.queries > 1 && x.hidden && i < x.queries; i++) {
+        int64_t query = (int64_t)sequence * x.queries + i;
+        from = x.hidden[query] > from ? x.hidden[query] : from;
+        to = x.visible && x.visible[query] < to ? x.visible[query] : to;
+    }
+    return from <= to;
+}
+
 /* As count_chunk where sequences may be dealt out whole: one of those counts as one.  It is apart
  * so that a kernel without them begins sooner. */
 ATTEND_SELDOM int count_whole(const imx_attend_args &x, int first, int count, float end, int *upto)
@@ -68,8 +80,10 @@ ATTEND_SELDOM int count_whole(const imx_attend_args &x, int first, int count, fl
             all += lane >= step ? other : 0;
         }
         if (i < count)
-            scan = is_whole(x, i, length, tokens + all - (float)length, end) ? 1
-                                                                             : splits_of(x, length);
+            scan = is_whole(x, i, length, tokens + all - (float)length, end) &&
+                           is_one_range(x, first + i, length)
+                       ? 1
+                       : splits_of(x, length);
 #pragma unroll
         for (int step = 1; step < LANES; step *= 2) {
             int other = __shfl_up_sync(ALL, scan, step);

@@ -191,7 +191,7 @@ ATTEND_FN void load_all(const imx_attend_args &x, const imbrexd_watch &watch,
     int lane = (int)threadIdx.x % LANES;
     loads l = { &maps, at_shared(imx_attend_shared), { 0, 0 }, 0, is_aligned(x) };
     dealer d = new_dealer();
-    work w = {}, next;
+    work w = {}, next = {};
     for (bool is_one = false, more = true; more;
          w = next, is_one = true) { /* first there is none */
         if (is_one && lane == 0)
