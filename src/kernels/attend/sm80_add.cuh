@@ -78,8 +78,8 @@ ATTEND_FN void add_share(const share &s, float of, float *to)
     *to = __fmaf_rn(of, s.by, __fmul_rn(*to, s.keep));
 }
 
-/* sum += those, and all += their sums of weights; own: of lane `first` and the next ones.  From
- * `count` on both are 0. */
+/* sum += those, and all += their sums of weights; own: of lane `first` and the next ones.  Behind
+ * the last split there are zeros. */
 template <int ahead>
 ATTEND_FN void add_parts(int first, const share &own, const float2 (&v)[ahead][PAIRS],
                          float2 (&sum)[PAIRS], float *all)

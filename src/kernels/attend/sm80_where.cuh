@@ -78,6 +78,18 @@ ATTEND_FN int count_one(const imx_attend_args &x, const imbrexd_watch &watch, in
     return splits_of(x, length);
 }
 
+/* A warp: the sum over this lane and those before it. */
+template <class number> ATTEND_FN number sum_upto(number of)
+{
+    int lane = (int)threadIdx.x % LANES;
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2) {
+        number other = __shfl_up_sync(ALL, of, step);
+        of += lane >= step ? other : 0;
+    }
+    return of;
+}
+
 /* upto[i]: splits of sequences `first` up to and with first + i.  Returns all of them. */
 ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch, int first,
                            int *upto)
@@ -95,12 +107,7 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
             sum += count_one(x, watch, first + begin + i, own[i]);
         own[i] = sum;
     }
-    int scan = sum;
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2) {
-        int other = __shfl_up_sync(ALL, scan, step);
-        scan += lane >= step ? other : 0;
-    }
+    int scan = sum_upto(sum);
     __syncthreads(); /* the chunk before is done with */
     if (lane == LANES - 1)
         warps[warp] = scan;

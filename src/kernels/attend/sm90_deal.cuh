@@ -64,6 +64,15 @@ ATTEND_FN bool is_one_range(const imx_attend_args &x, int sequence, int length)
     return from <= to;
 }
 
+/* A warp: entry i of upto has so many of its own; before: what entries before these LANES have. */
+ATTEND_FN void put_upto(int own, int i, int count, int *upto, int *before)
+{
+    int scan = sum_upto(own);
+    if (i < count)
+        upto[i] = *before + scan;
+    *before += __shfl_sync(ALL, scan, LANES - 1);
+}
+
 /* As count_chunk where sequences may be dealt out whole: one of those counts as one.  It is apart
  * so that a kernel without them begins sooner. */
 ATTEND_SELDOM int count_whole(const imx_attend_args &x, int first, int count, float end, int *upto)
@@ -72,26 +81,14 @@ ATTEND_SELDOM int count_whole(const imx_attend_args &x, int first, int count, fl
     float tokens = 0;
 #pragma unroll 1
     for (int i = lane; i - lane < count; i += LANES) {
-        int length = i < count ? length_of(x, x.lengths[first + i]) : 0, scan = 0;
-        float all = (float)length;
-#pragma unroll
-        for (int step = 1; step < LANES; step *= 2) {
-            float other = __shfl_up_sync(ALL, all, step);
-            all += lane >= step ? other : 0;
-        }
+        int length = i < count ? length_of(x, x.lengths[first + i]) : 0, own = 0;
+        float all = sum_upto((float)length);
         if (i < count)
-            scan = is_whole(x, i, length, tokens + all - (float)length, end) &&
-                           is_one_range(x, first + i, length)
-                       ? 1
-                       : splits_of(x, length);
-#pragma unroll
-        for (int step = 1; step < LANES; step *= 2) {
-            int other = __shfl_up_sync(ALL, scan, step);
-            scan += lane >= step ? other : 0;
-        }
-        if (i < count)
-            upto[i] = before + scan;
-        before += __shfl_sync(ALL, scan, LANES - 1);
+            own = is_whole(x, i, length, tokens + all - (float)length, end) &&
+                          is_one_range(x, first + i, length)
+                      ? 1
+                      : splits_of(x, length);
+        put_upto(own, i, count, upto, &before);
         tokens += __shfl_sync(ALL, all, LANES - 1);
     }
     __syncwarp();
@@ -108,16 +105,9 @@ ATTEND_FN int count_chunk(const imx_attend_args &x, const imbrexd_watch &watch, 
     __syncwarp(); /* all have read those of the chunk before */
 #pragma unroll 1
     for (int i = lane; i - lane < count; i += LANES) {
-        int scan = i < count ? count_one(x, watch, first + i, said) : 0;
+        int own = i < count ? count_one(x, watch, first + i, said) : 0;
         said = i + LANES < count ? x.lengths[first + i + LANES] : 0;
-#pragma unroll
-        for (int step = 1; step < LANES; step *= 2) {
-            int other = __shfl_up_sync(ALL, scan, step);
-            scan += lane >= step ? other : 0;
-        }
-        if (i < count)
-            upto[i] = before + scan;
-        before += __shfl_sync(ALL, scan, LANES - 1);
+        put_upto(own, i, count, upto, &before);
     }
     if (are_whole(x, first, count, &end))
         before = count_whole(x, first, count, end, upto);
