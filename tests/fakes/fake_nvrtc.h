@@ -4,6 +4,7 @@
 
 #include "backends/cuda/driver.h"
 #include "backends/cuda/nvrtc.h"
+#include "base/source.h"
 
 #define FAKE_CUBIN "fake cubin of " /* how a cubin begins */
 
@@ -18,6 +19,13 @@ bool fake_nvrtc_use_real(const char *folder);
 /* From now on the real compiler compiles as it does without fakes, and the PTX on its way is kept
  * where fake_nvrtc_use_real(folder) looks for it. */
 bool fake_nvrtc_keep_ptx(const char *folder);
+
+/* The key of all that the library hands to the real compiler for a kernel of its own: the text,
+ * headers, options, and the compiler's version. */
+imx_cache_key fake_nvrtc_key(const char *name, const char *text, const char *options, int arch);
+
+/* Which build of the compiler the real one is, as it says itself; false: it does not. */
+bool fake_nvrtc_build(char build[80]);
 
 CUresult fake_driver_may_fail(const char *call);        /* it is this one's turn to fail */
 CUresult fake_driver_in_context(const char *call);      /* the same, and needs a current context */

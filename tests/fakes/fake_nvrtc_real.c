@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cache.h"
 #include "fake_nvrtc.h"
 
 enum { OPTIONS_MOST = 128 };
@@ -24,7 +23,8 @@ static const imx_nvrtc_calls *real;
 static int (*get_ptx_size)(nvrtcProgram program, size_t *bytes);
 static int (*get_ptx)(nvrtcProgram program, char *ptx);
 static imx_folder kept;
-static bool whole; /* to what runs on a GPU */
+static bool whole;               /* to what runs on a GPU */
+static imx_cache_key *asked_for; /* or NULL: no more is wanted than that */
 
 static void add(imx_cache_key *key, const char *text)
 {
@@ -87,6 +87,10 @@ static int compile(nvrtcProgram p, int options, const char *const *words)
     real->nvrtcVersion(&numbers[0], &numbers[1]);
     imx_cache_key_add(&p->key, numbers, sizeof numbers);
     add(&p->key, FAKE_PTX);
+    if (asked_for) {
+        *asked_for = p->key;
+        return 1;
+    }
     if (!whole && !included && imx_cache_load(&kept, &p->key, (void **)&p->ptx, &p->bytes))
         return 0;
     int result = real->nvrtcCompileProgram(p->real, count, list);
@@ -165,4 +169,35 @@ bool fake_nvrtc_keep_ptx(const char *folder)
 {
     whole = true;
     return use(folder);
+}
+
+imx_cache_key fake_nvrtc_key(const char *name, const char *text, const char *options, int arch)
+{
+    imx_cache_key key = { { 0 } };
+    void *cubin;
+    size_t bytes;
+    asked_for = &key;
+    if (imx_nvrtc_compile(name, text, options, arch, &cubin, &bytes, NULL) == IMBREX_OK)
+        abort();
+    asked_for = NULL;
+    return key;
+}
+
+/* PTX begins with comments, as "// Compiler Build ID: CL-36424714". */
+bool fake_nvrtc_build(char build[80])
+{
+    static const char before[] = "// Compiler Build ID: ";
+    nvrtcProgram program;
+    size_t bytes;
+    *build = '\0';
+    if (real->nvrtcCreateProgram(&program, "__global__ void k() {}", "k", 0, NULL, NULL))
+        return false;
+    if (real->nvrtcCompileProgram(program, 0, NULL) == 0 && get_ptx_size(program, &bytes) == 0) {
+        char *ptx = malloc(bytes + 1), *at = get_ptx(program, ptx) ? NULL : strstr(ptx, before);
+        if (at)
+            sscanf(at + strlen(before), "%79[^\n]", build);
+        free(ptx);
+    }
+    real->nvrtcDestroyProgram(&program);
+    return *build;
 }

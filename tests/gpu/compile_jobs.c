@@ -12,14 +12,18 @@
 #include "backends/cuda/nvrtc.h"
 #include "base/source.h"
 #include "compile_pairs.h"
+#include "compile_reports.h"
+#include "fake_nvrtc.h"
 
 enum { JOBS_MOST = 2000, WORKERS_MOST = 16 };
 
 const char *compile_jobs_part = "";
+bool compile_jobs_keep;
 
 static compile_job jobs[JOBS_MOST];
 static int job_count;
 static bool left_out[JOBS_MOST];
+static imx_cache_key keys[JOBS_MOST]; /* of their reports */
 
 compile_job *compile_jobs_add(const imx_cuda_config *config, int arch, size_t shared_most)
 {
@@ -41,67 +45,34 @@ int compile_jobs_count(void)
     return job_count;
 }
 
-/* ---- the compiler's report ------------------------------------------------------------------- */
-
-/* The number before `words` in text, or 0. */
-static long number_before(const char *text, const char *words)
-{
-    const char *at = strstr(text, words);
-    while (at && at > text && at[-1] == ' ')
-        at--;
-    while (at && at > text && at[-1] >= '0' && at[-1] <= '9')
-        at--;
-    return at ? atol(at) : 0;
-}
-
-/* The largest of all places. */
-static long most(const char *log, const char *words)
-{
-    long largest = 0;
-    for (const char *line = log; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        char one[512];
-        snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
-        long here = number_before(one, words);
-        largest = here > largest ? here : largest;
-    }
-    return largest;
-}
-
 /* ---- the compiler ---------------------------------------------------------------------------- */
 
 /* False, and says why: the kernel is not as lean as it has to be. */
-static bool is_lean(const compile_job *j, const char *log)
+static bool is_lean(const compile_job *j, const compile_report *is)
 {
-    static const char *const none[] = { "bytes stack frame", "bytes spill stores",
-                                        "bytes spill loads", "bytes lmem" };
     const imx_cuda_config *config = &j->config;
-    long registers = most(log, "registers"), own = most(log, "bytes smem");
-    size_t shared = config->shared_bytes + (size_t)own;
-    bool lean = registers > 0;
-    for (int i = 0; i < 4; i++)
-        lean &= most(log, none[i]) == 0;
-    lean &= shared <= j->shared_most && registers * config->threads <= 65536;
-    lean &= !j->slips_beneath || (registers <= 32 && own == 0);
+    size_t shared = config->shared_bytes + (size_t)is->shared_bytes;
+    bool lean = is->registers > 0 && is->local_bytes == 0;
+    lean &= shared <= j->shared_most && is->registers * config->threads <= 65536;
+    lean &= !j->slips_beneath || (is->registers <= 32 && is->shared_bytes == 0);
     if (!lean)
         fprintf(stderr,
-                "%s %s, sm_%d: want no stack and no spills, at most %zu bytes of shared memory, "
-                "which are %zu, and %d registers for each of %d threads:\n%s",
-                config->source, config->options, j->arch, j->slips_beneath ? 0 : j->shared_most,
-                shared, j->slips_beneath ? 32 : 65536 / config->threads, config->threads, log);
+                "%s %s, sm_%d: want no stack and no spills, which are %d bytes, at most %zu bytes "
+                "of shared memory, which are %zu, and %d registers, which are %d, for each of %d "
+                "threads\n",
+                config->source, config->options, j->arch, is->local_bytes,
+                j->slips_beneath ? 0 : j->shared_most, shared,
+                j->slips_beneath ? 32 : 65536 / config->threads, is->registers, config->threads);
     return lean;
 }
 
 /* What the compiler says depends on nothing else. */
 static imx_cache_key key_of(const compile_job *j)
 {
+    imx_cache_key key = { { 0 } };
     const imx_source *source;
-    int numbers[] = { j->arch, imx_nvrtc_version() };
-    if (imx_source_expand(j->config.source, &source) != IMBREX_OK)
-        return (imx_cache_key){ { 0 } }; /* nor does it compile */
-    imx_cache_key key = source->key;
-    imx_cache_key_add(&key, j->config.options, strlen(j->config.options));
-    imx_cache_key_add(&key, numbers, sizeof numbers);
+    if (imx_source_expand(j->config.source, &source) == IMBREX_OK) /* else nor does it compile */
+        key = fake_nvrtc_key(source->name, source->text, j->config.options, j->arch);
     imx_cache_key_add(&key, "log", 3);
     return key;
 }
@@ -123,25 +94,33 @@ static imbrex_status build(const imx_folder *kept, const compile_job *j, char **
     return status;
 }
 
-/* kept: logs of earlier runs of this test. */
-static bool compiles(const imx_folder *kept, const compile_job *j)
+/* What it says of one that it has compiled, in this run of the test or an earlier one. */
+static bool read_log(const imx_folder *kept, const imx_cache_key *key, compile_report *report)
 {
-    imx_cache_key key = key_of(j);
     void *log;
     size_t bytes;
-    if (!imx_cache_load(kept, &key, &log, &bytes)) {
-        char *said;
-        if (build(kept, j, &said) != IMBREX_OK) {
+    if (!imx_cache_load(kept, key, &log, &bytes))
+        return false;
+    *report = compile_reports_read(log);
+    free(log);
+    return true;
+}
+
+static bool compiles(const imx_folder *kept, const compile_job *j, const imx_cache_key *key)
+{
+    compile_report report;
+    if (!compile_reports_find(key, &report) && !read_log(kept, key, &report)) {
+        char *log;
+        if (build(kept, j, &log) != IMBREX_OK) {
             fprintf(stderr, "%s %s, sm_%d: %s\n", j->config.source, j->config.options, j->arch,
                     imbrex_error());
             return false;
         }
-        log = said;
-        imx_cache_store(kept, &key, log, strlen(log) + 1);
+        imx_cache_store(kept, key, log, strlen(log) + 1);
+        report = compile_reports_read(log);
+        free(log);
     }
-    bool lean = is_lean(j, log);
-    free(log);
-    return lean;
+    return is_lean(j, &report);
 }
 
 /* ---- which of them --------------------------------------------------------------------------- */
@@ -240,8 +219,37 @@ static int work(int *next)
     imx_folder kept = reports();
     int failed = 0, i;
     while ((i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < job_count)
-        failed += !left_out[i] && !compiles(&kept, &jobs[i]);
+        failed += !left_out[i] && !compiles(&kept, &jobs[i], &keys[i]);
     return failed < 99 ? failed : 99;
+}
+
+/* How many the file of reports has no line of. */
+static int count_new(void)
+{
+    int count = 0;
+    compile_report report;
+    for (int i = 0; i < job_count; i++) {
+        if (left_out[i])
+            continue;
+        keys[i] = key_of(&jobs[i]);
+        count += !compile_reports_find(&keys[i], &report);
+    }
+    return count;
+}
+
+/* The file of reports anew, when all are lean. */
+static bool keep(void)
+{
+    imx_folder kept = reports();
+    compile_report report;
+    if (!compile_reports_begin())
+        return false;
+    for (int i = 0; i < job_count; i++) {
+        if (!left_out[i] &&
+            (compile_reports_find(&keys[i], &report) || read_log(&kept, &keys[i], &report)))
+            compile_reports_add(&keys[i], &report, jobs[i].config.source);
+    }
+    return compile_reports_end();
 }
 
 /* The compiler works on one thread at a time. */
@@ -253,7 +261,8 @@ int compile_jobs_run(void)
     if (next == MAP_FAILED)
         return 1;
     count = count < WORKERS_MOST ? count : WORKERS_MOST;
-    printf("%d configurations, %d of them compiled\n", job_count, choose());
+    printf("%d configurations, %d of them looked at, ", job_count, choose());
+    printf("%d of them not in tests/gpu/compiled.txt\n", count_new());
     fflush(stdout);
     for (int i = 0; i < count; i++) {
         if ((workers[i] = fork()) == 0)
@@ -264,5 +273,7 @@ int compile_jobs_run(void)
         failed += workers[i] < 0 || waitpid(workers[i], &status, 0) != workers[i] || status;
     }
     munmap(next, sizeof *next);
+    if (!failed && compile_jobs_keep && !keep())
+        failed = 1;
     return failed;
 }

@@ -18,10 +18,12 @@ compile_job *compile_jobs_add(const imx_cuda_config *config, int arch, size_t sh
 int compile_jobs_count(void);
 
 extern const char *compile_jobs_part; /* of texts with that in their names only */
+extern bool compile_jobs_keep;        /* the file of compile_reports.h is written anew */
 
 /* Compiles of them, by a process a core, enough to see every two options of a text together, and
- * says on stderr what is wrong; how many processes found something.  The compiler's reports are
- * kept in IMBREX_CACHE_DIR, or beside the program. */
+ * says on stderr what is wrong; how many processes found something.  The compiler's reports come
+ * from a file of the source where that has them, and are kept in IMBREX_CACHE_DIR, or beside the
+ * program. */
 int compile_jobs_run(void);
 
 #endif /* COMPILE_JOBS_H */

@@ -1,8 +1,8 @@
 /* test_cuda_compile.c - every kernel of the table, in the configurations that it can choose, goes
  * through the real compiler, where there is one: no GPU is needed.  Of each text's every two
  * options are seen together.  Registers that spill, local memory and too much shared memory are
- * failures.  What has not changed is not compiled again, here or by tests that run a kernel's PTX.
- * An argument: only texts that are named so, as kernels/ll/. */
+ * failures.  What has not changed since its report went into compiled.txt is not compiled again.
+ * An argument: only texts that are named so, as kernels/ll/; "keep": compiled.txt is written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -589,7 +589,8 @@ int main(int argc, char **argv)
     };
     limit_s *= 5; /* three hundred kernels */
     const char *kept = getenv("IMBREX_CACHE_DIR");
-    compile_jobs_part = argc > 1 ? argv[1] : "";
+    compile_jobs_keep = argc > 1 && strcmp(argv[1], "keep") == 0;
+    compile_jobs_part = argc > 1 && !compile_jobs_keep ? argv[1] : "";
     if (!fake_nvrtc_keep_ptx(kept ? kept : "")) {
         printf("skipped: %s\n", imbrex_error());
         return SKIP;

@@ -96,7 +96,6 @@ TEST_RULES = [
 ]
 # And these, each for a reason of its own: this list only gets shorter.
 TEST_EXCEPTIONS = {
-    "tests/fakes/fake_nvrtc_real.c": ["src/base/cache.h"],
     "tests/faults/test_bootstrap.c": ["src/base/siphash.h"],
     "tests/faults/test_limits.c": ["src/kernels/gemm/blas.h"],
     "tests/faults/test_memory.c": ["src/backends/cpu/cpu.h"],
