@@ -198,7 +198,7 @@ def _open():
                                 TUNE_PROGRESS, ctypes.c_void_p]
     lib.imbrex_plan_rows.argtypes = [ctypes.c_void_p]
     lib.imbrex_plan_rows.restype = ctypes.c_int64
-    for function in "imbrex_group_describe", "imbrex_plan_describe":
+    for function in "imbrex_group_describe", "imbrex_plan_describe", "imbrex_plan_facts":
         getattr(lib, function).argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
         getattr(lib, function).restype = ctypes.c_size_t
     return lib

@@ -1,6 +1,7 @@
 """Plans: operators of a fixed shape, and their runs."""
 import collections.abc
 import ctypes
+import json
 import math
 from types import TracebackType
 from typing import Any, Dict, List, Mapping, Optional, Type, Union
@@ -256,6 +257,11 @@ class Plan:
         """One line for people: shape, algorithm and why, tiles, and how much memory the plan takes
         of this rank."""
         return described(lib.imbrex_plan_describe, self._open())
+
+    def facts(self) -> Dict[str, Any]:
+        """The same for programs: "algorithm", "measured", "memory_bytes", and what else
+        imbrex_plan_facts says."""
+        return json.loads(described(lib.imbrex_plan_facts, self._open()))
 
     @property
     def capacity(self) -> int:

@@ -1,4 +1,4 @@
-/* describe.c - what came of a plan: as facts, and in one line for people. */
+/* describe.c - what came of a plan: as facts, in one line for people, and in JSON. */
 #include "base/live.h"
 #include "plan.h"
 
@@ -121,6 +121,74 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
     }
     describe_fewer(&facts, &out);
     describe_memory(&facts, &out);
+    return out.length;
+}
+
+/* ---- the same in JSON ------------------------------------------------------------------------ */
+
+/* With a comma behind it. */
+static void add_string(const char *key, const char *value, imx_text *out)
+{
+    imx_text_add(out, "\"%s\": %s", key, value ? "\"" : "null");
+    for (; value && *value; value++) {
+        unsigned char c = (unsigned char)*value;
+        if (c < ' ' || c > '~') /* a path may have bytes that are no UTF-8 */
+            imx_text_add(out, "\\u%04x", c);
+        else
+            imx_text_add(out, "%s%c", c == '"' || c == '\\' ? "\\" : "", c);
+    }
+    imx_text_add(out, "%s, ", value ? "\"" : "");
+}
+
+static const char *truth(bool is)
+{
+    return is ? "true" : "false";
+}
+
+static void add_tiles(const imbrex_plan *plan, int rows, int cols, imx_text *out)
+{
+    bool product = plan->op->product;
+    imx_text_add(out, "\"tile_rows\": %d, \"tile_cols\": %d", product ? rows : 0,
+                 product ? cols : 0);
+}
+
+size_t imbrex_plan_facts(const imbrex_plan *plan, char *text, size_t size)
+{
+    imx_text out = { .at = text, .size = size };
+    if (!imx_live_is(IMX_LIVE_PLAN, plan)) {
+        imx_text_add(&out, "{}");
+        return out.length;
+    }
+    const imx_plan_facts facts = imx_describe_facts(plan);
+    imx_text_add(&out, "{");
+    add_string("op", plan->op->info.name, &out);
+    add_string("dtype", imx_dtype_name(plan->shape.dtype), &out);
+    add_string("device", plan->group->backend->name, &out);
+    imx_text_add(&out, "\"ranks\": %d, \"rows\": %lld, ", plan->group->size,
+                 (long long)plan->shape.m);
+    add_string("algorithm", facts.algorithm, &out);
+    add_string("why", plan->variants[0].why, &out);
+    imx_text_add(&out, "\"measured\": %s, \"chunk_rows\": %lld, ", truth(facts.measured),
+                 (long long)facts.chunk_rows);
+    add_tiles(plan, facts.tile_rows, facts.tile_cols, &out);
+    imx_text_add(&out, ", \"spans_ranks\": %s, \"blocks\": %d, \"at_once\": %d, ",
+                 truth(facts.spanning || facts.spans_chunks), facts.blocks, facts.at_once);
+    imx_text_add(&out, "\"memory_bytes\": %zu, \"symmetric_bytes\": %zu, \"local_bytes\": %zu, ",
+                 facts.symmetric_bytes + facts.local_bytes, facts.symmetric_bytes,
+                 facts.local_bytes);
+    add_string("symmetric_kind", facts.memory, &out);
+    add_string("net", facts.net, &out);
+    imx_text_add(&out, "\"sent_inside\": %llu, \"sent_between\": %llu, \"fewer\": [",
+                 (unsigned long long)facts.sent_inside, (unsigned long long)facts.sent_between);
+    for (int i = 0; i < facts.fewer_count; i++) {
+        const imx_variant_facts *fewer = &facts.fewer[i];
+        imx_text_add(&out, "%s{\"rows\": %lld, ", i ? ", " : "", (long long)fewer->rows);
+        add_string("algorithm", fewer->algorithm, &out);
+        imx_text_add(&out, "\"measured\": %s, ", truth(fewer->measured));
+        add_tiles(plan, fewer->tile_rows, fewer->tile_cols, &out);
+        imx_text_add(&out, "}");
+    }
+    imx_text_add(&out, "]}");
     return out.length;
 }
 

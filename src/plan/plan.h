@@ -119,7 +119,7 @@ imbrex_status imx_plan_create(imbrex_group *group, const imx_op *op, const void 
 imbrex_status imx_plan_create_asked(imbrex_group *group, const char *call,
                                     const imx_request *request, imbrex_plan **plan) IMX_MUST_CHECK;
 
-/* What came of a plan: imbrex_plan_describe says it, tests ask it. */
+/* What came of a plan: imbrex_plan_describe and imbrex_plan_facts say it. */
 typedef struct imx_variant_facts {
     int64_t rows; /* at most */
     const char *algorithm;

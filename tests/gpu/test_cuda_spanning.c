@@ -48,12 +48,9 @@ static int make_plan(imbrex_group *group, const shape *s, const char *algorithm,
     bool spans = !apart && strcmp(algorithm, "ring") != 0;
     desc.chunk_rows = apart ? 128 : 0;
     RANK_OK(imbrex_plan_ag_gemm(group, &desc, plan));
-    char text[4096];
-    imbrex_plan_describe(*plan, text, sizeof text);
     imx_plan_facts facts = imx_describe_facts(*plan);
     RANK_CHECK(facts.spans_chunks == spans && !facts.spanning, "%s: tiles span ranks: %d, %d",
                algorithm, facts.spans_chunks, facts.spanning);
-    RANK_CHECK(!strstr(text, " with rows of several ranks") == !spans, "%s", text);
     return 0;
 }
 

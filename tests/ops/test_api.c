@@ -356,7 +356,7 @@ static int texts(imbrex_group *group, void *ctx)
     imbrex_gemm_desc desc = { .m = 64, .n = 32, .k = 16, .algorithm = "sequential" };
     RANK_OK(imbrex_plan_gemm_rs(group, &desc, &plan));
     CHECK_TEXT(imbrex_plan_describe(plan, at, size), "gemm_rs m=64 n=32 k=16");
-    CHECK_TEXT(imbrex_plan_describe(plan, at, size), " MiB symmetric, ");
+    CHECK_TEXT(imbrex_plan_facts(plan, at, size), "\"algorithm\": \"sequential\"");
     CHECK_TEXT(imbrex_info(at, size), "version: 0.1.0\n");
     for (int s = IMBREX_OK; s <= IMBREX_INTERNAL; s++)
         RANK_CHECK(strncmp(imbrex_status_name((imbrex_status)s), "IMBREX_", 7) == 0, "%d", s);

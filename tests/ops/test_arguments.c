@@ -383,6 +383,8 @@ static int nulls(imbrex_group *group, void *ctx)
     char text[40];
     RANK_CHECK(imbrex_plan_describe(NULL, text, sizeof text) == 7 && !strcmp(text, "no plan"),
                "'%s'", text);
+    RANK_CHECK(imbrex_plan_facts(NULL, text, sizeof text) == 2 && !strcmp(text, "{}"), "'%s'",
+               text);
     RANK_CHECK(imbrex_group_rank(NULL) == -1 && imbrex_group_size(NULL) == 0 &&
                    imbrex_group_node(NULL, 0) == -1 && !*imbrex_group_device(NULL),
                "no group has ranks, or a device");

@@ -49,8 +49,12 @@ class Python(unittest.TestCase):
             a = numpy.ascontiguousarray(whole[rows_of(rank, m)])
             c, gathered = numpy.full((m, n), numpy.nan, "f"), numpy.zeros((m, k), "f")
             plan = group.ag_gemm(m, n, k, dtype="f32", layout="kn", algorithm="copy")
-            self.assertIn("ag_gemm m=50 n=24 k=20 b=[k,n] f32, 3 ranks on cpu: copy",
-                          plan.describe())
+            self.assertIn("ag_gemm m=50 n=24 k=20 b=[k,n] f32, 3 ranks", plan.describe())
+            facts = plan.facts()
+            self.assertEqual([facts[key] for key in ("op", "dtype", "device", "ranks", "rows")],
+                             ["ag_gemm", "f32", "cpu", RANKS, m])
+            self.assertEqual((facts["algorithm"], facts["measured"]), ("copy", False))
+            self.assertGreaterEqual(facts["memory_bytes"], 4 * m * k)
             plan.run(a, b, c, bias=bias, gathered=gathered)
             group.sync()
             numpy.testing.assert_array_equal(gathered, whole)
@@ -423,14 +427,14 @@ class Python(unittest.TestCase):
     def test_tune(self):
         def work(group, _):
             found = group.tune("ag_gemm", m=24, n=16, k=8, dtype="f32")
-            return found, group.ag_gemm(24, 16, 8, dtype="f32").describe()
+            return found, group.ag_gemm(24, 16, 8, dtype="f32").facts()
         with tempfile.TemporaryDirectory() as folder, \
                 mock.patch.dict(os.environ, IMBREX_CACHE_DIR=folder):
-            for found, plan in on_ranks(work):
+            for found, facts in on_ranks(work):
                 self.assertIn(("copy", 0), found)
                 times = [us for us in found.values() if not isinstance(us, str)]
                 self.assertGreater(min(times), 0)
-                self.assertIn("(measured: ", plan)
+                self.assertIs(facts["measured"], True)
 
     def test_what_interrupts_tune_comes_out_of_it(self):
         with tempfile.TemporaryDirectory() as folder, \

@@ -1,4 +1,4 @@
-/* test_describe.c - the line that imbrex_plan_describe makes of a plan's facts, word for word. */
+/* test_describe.c - what imbrex_plan_describe and imbrex_plan_facts say, word for word. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static const char *kernel_says(const imx_prepared *p)
 
 static const imx_backend silent = { .name = "cpu" };
 static const imx_backend speaks = { .name = "cuda", .prepared_describe = kernel_says };
-static const imx_target usual, by_ipc = { .memory = "cudaIpc, because so" };
+static const imx_target usual, by_ipc = { .memory = "cudaIpc, because \"so\"" };
 
 static void says(const imbrex_plan *plan, const char *want)
 {
@@ -91,7 +91,24 @@ static void a_product_with_variants(void **state)
     says(&plan, "ag_gemm m=400 n=48 k=24 b=[k,n] f16, 4 ranks on cuda: store (desc.algorithm); "
                 "chunks of 64 rows, tiles of 32x16, 3 blocks; gemm: compiled; runs of up to "
                 "64 rows: store (measured) 32x16, 128 rows: copy 32x16; 3.00 MiB symmetric, "
-                "0.50 MiB local; symmetric memory: cudaIpc, because so");
+                "0.50 MiB local; symmetric memory: cudaIpc, because \"so\"");
+    char json[1000];
+    assert_int_equal(imx_live_add(IMX_LIVE_PLAN, &plan), IMBREX_OK);
+    size_t length = imbrex_plan_facts(&plan, json, sizeof json);
+    imx_live_remove(IMX_LIVE_PLAN, &plan);
+    assert_string_equal(
+        json, "{\"op\": \"ag_gemm\", \"dtype\": \"f16\", \"device\": \"cuda\", \"ranks\": 4, "
+              "\"rows\": 400, \"algorithm\": \"store\", \"why\": \"desc.algorithm\", "
+              "\"measured\": false, \"chunk_rows\": 64, \"tile_rows\": 32, \"tile_cols\": 16, "
+              "\"spans_ranks\": false, \"blocks\": 3, \"at_once\": 0, "
+              "\"memory_bytes\": 3670016, \"symmetric_bytes\": 3145728, "
+              "\"local_bytes\": 524288, \"symmetric_kind\": \"cudaIpc, because \\\"so\\\"\", "
+              "\"net\": null, \"sent_inside\": 0, \"sent_between\": 0, \"fewer\": ["
+              "{\"rows\": 64, \"algorithm\": \"store\", \"measured\": true, "
+              "\"tile_rows\": 32, \"tile_cols\": 16}, "
+              "{\"rows\": 128, \"algorithm\": \"copy\", \"measured\": false, "
+              "\"tile_rows\": 32, \"tile_cols\": 16}]}");
+    assert_int_equal(length, strlen(json));
     imx_plan_facts facts = imx_describe_facts(&plan);
     assert_int_equal(facts.fewer_count, 2);
     assert_int_equal(facts.fewer[1].rows, 128);
