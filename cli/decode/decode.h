@@ -1,13 +1,98 @@
-/* decode.h - what a rank of `imbrex decode` does, what it found out, and the forms in which it says
- * so. */
+/* decode.h - the layer, the tokens and the cache of `imbrex decode`, wherever they come from; what a
+ * rank does with them, what it found out, and the forms in which it says so. */
 #ifndef CLI_DECODE_H
 #define CLI_DECODE_H
 
 #include <stdbool.h>
 
 #include "cli.h"
-#include "model.h"
+#include "model_config.h"
+#include "safetensors.h"
 #include "share.h"
+
+/* ---- A layer's attention --------------------------------------------------------------------- */
+
+/* How positions turn q and k: the pair (i, i + head_dim / 2) by position * frequency[i]. */
+typedef enum decode_rope_kind {
+    DECODE_ROPE_DEFAULT, /* theta^(-2i / head_dim) */
+    DECODE_ROPE_LINEAR,  /* that / factor */
+    DECODE_ROPE_LLAMA3   /* that, or that / factor where the wave is long, or between */
+} decode_rope_kind;
+
+typedef struct decode_rope {
+    decode_rope_kind kind;
+    double theta, factor;
+    double low, high, original; /* LLAMA3: low_freq_factor, high_freq_factor, and the context that
+                                   the model was made for first */
+} decode_rope;
+
+/* One layer's attention.  A bias or a norm that the layer has not has no rows. */
+typedef struct decode_weights {
+    int64_t hidden;
+    int heads, kv_heads, head_dim;
+    matrix q;              /* [heads * head_dim, hidden] */
+    matrix k, v;           /* [kv_heads * head_dim, hidden] */
+    matrix o;              /* [hidden, heads * head_dim] */
+    matrix q_bias, k_bias; /* [1, rows of q], and so on */
+    matrix v_bias, o_bias;
+    matrix q_norm, k_norm; /* [1, head_dim]: of each head, before it is turned */
+    double eps;            /* of these norms */
+    decode_rope rope;
+} decode_weights;
+
+enum { DECODE_PREFIX = 256 };
+
+/* ---- layer.c: a layer's attention in a checkpoint: all that it has is used or refused -------- */
+
+/* Finds {q,k,v,o}_proj.{weight,bias} and {q,k}_norm.weight below
+ * "<model>layers.<layer>.self_attn.", where <model>, NULL if it is to be looked for, is "model.",
+ * nothing, "language_model.model." or "model.language_model.".  Any other tensor there is
+ * refused by its name.  prefix[DECODE_PREFIX] gets what was before the names.  Whether shapes fit
+ * each other decode_layer_check says, once the heads are known. */
+bool decode_layer_find(checkpoint *from, const char *model, int layer, decode_weights *weights,
+                       char *prefix, st_error *error) ST_MUST_CHECK;
+bool decode_layer_check(const checkpoint *from, int layer, const decode_weights *weights,
+                        st_error *error) ST_MUST_CHECK;
+
+/* What the config.json beside a checkpoint says: sets heads, kv_heads, head_dim, eps and rope, for a
+ * step after which a sequence has `tokens` at most.  False where the config asks for something that
+ * is not computed: the sentence names it. */
+bool decode_config_apply(const checkpoint *from, int layer, int64_t tokens, decode_weights *weights,
+                         st_error *error) ST_MUST_CHECK;
+
+/* ---- model.c: the layer, the tokens and the cache -------------------------------------------- */
+
+typedef struct decode_source {
+    const char *weights; /* a checkpoint, see safetensors.h */
+    const char *prefix;  /* of all layers, "model."; NULL: looked for */
+    int64_t layer;
+    const char *shape;     /* instead of weights: "HIDDEN,HEADS,KV_HEADS,HEAD_DIM" */
+    const char *input;     /* safetensors with x, k, v, and maybe lengths */
+    const char *sequences; /* instead of it: "BATCH,CONTEXT" */
+    const char *dtype;     /* NULL: the weights' own; of a shape: f32 */
+} decode_source;
+
+typedef struct decode_model {
+    checkpoint *weights_file;
+    st_file *input_file;
+    decode_weights weights;
+    int64_t batch, context; /* sequences; tokens that the longest has before the step */
+    int64_t *lengths;       /* [batch]: tokens that each has */
+    matrix x;               /* [batch, hidden]: the new token of each */
+    matrix k, v;            /* [batch * kv_heads * context, head_dim] */
+    int64_t cached_heads;   /* kv_heads, as an input's k and v have it */
+    imbrex_dtype dtype;     /* to compute in */
+    char name[200];         /* for people */
+    char prefix[DECODE_PREFIX];
+} decode_model;
+
+/* "HIDDEN,HEADS,KV_HEADS,HEAD_DIM" and "BATCH,CONTEXT": whether they are such. */
+bool decode_model_parse_shape(const char *text, int64_t sizes[4]);
+bool decode_model_parse_sequences(const char *text, int64_t sizes[2]);
+
+bool decode_model_open(const decode_source *source, decode_model *model,
+                       st_error *error) ST_MUST_CHECK;
+void decode_model_close(decode_model *model);
 
 /* ---- How a layer's attention is shared out over ranks ---------------------------------------- */
 
@@ -39,7 +124,7 @@ typedef struct decode_shape {
 bool decode_shape_of(const decode_model *model, int ranks, bool by_heads, decode_shape *out,
                      char *why, size_t size);
 
-/* ---- shard.c: the rank's part of the weights and of the cache -------------------------------- */
+/* ---- operands.c: a rank's part of the weights and of the cache, in memory of its device ------ */
 
 /* All fill dense memory of the host in the model's dtype, but turns and the norms' weights, which
  * are float32. */
@@ -53,11 +138,12 @@ void shard_output(const decode_model *model, const decode_shape *shape, int rank
 void shard_cache(const decode_model *model, const decode_shape *shape, const matrix *cache,
                  int rank, int ranks, void *out); /* [batch, kv_heads, context, head_dim] */
 
+/* turns[head_dim]: cosines of the head_dim / 2 angles of a position, then sines. */
+void decode_rope_turns(const decode_rope *rope, int head_dim, int64_t position, float *turns);
+
 /* [batch]: tokens that lie on this rank after the step; the new one's place, or -1. */
 void shard_lengths(const decode_model *model, const decode_shape *shape, int rank, int ranks,
                    int32_t *lengths, int32_t *places);
-
-/* ---- step.c: a decode step of a layer's attention on one rank -------------------------------- */
 
 /* What a step runs on: all in memory of the group's device. */
 typedef struct decode_operands {
@@ -78,11 +164,13 @@ typedef struct decode_operands {
     imbrex_stream stream;         /* to run on; NULL: the groups' default */
 } decode_operands;
 
-/* load.c.  Collective: takes symmetric memory, which goes with the group, and fills it; out->stream
+/* Collective: takes symmetric memory, which goes with the group, and fills it; out->stream
  * stays.  steps: so many it makes of a bar. */
 IMBREX_TRY decode_operands_load(imbrex_group *group, const decode_model *model,
                                 const decode_shape *shape, progress *bar, decode_operands *out);
 int decode_operands_steps(const decode_model *model);
+
+/* ---- step.c: a decode step of a layer's attention on one rank -------------------------------- */
 
 typedef struct decode_step {
     imbrex_group *group, *alone; /* alone: this rank by itself */
@@ -99,6 +187,10 @@ IMBREX_TRY decode_step_create(imbrex_group *group, imbrex_group *alone, const de
                               const char *algorithm, bool peers, const decode_operands *on,
                               decode_step *out);
 void decode_step_destroy(decode_step *step);
+
+/* The kernel of place_kernel.h: its text, for GPUs, made by the build; where CPU ranks have it. */
+extern const char decode_place_text[];
+const struct imbrexd_entry *decode_place_entry(void);
 
 /* Enqueue the step, or its attention alone; ctx is the decode_step. */
 IMBREX_TRY decode_step_run(void *ctx);

@@ -1,5 +1,5 @@
 /* model.c - opens what `imbrex decode` computes on, and checks that it fits together. */
-#include "model.h"
+#include "decode.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,8 +3,7 @@
  *
  *     qkv of all ranks   | head by head: norm, turn, round | q; k and v behind the cache's tokens |
  *
- * A block has a head of a row, and goes on to the next.  All is float32, and rounded once.  place.h
- * comes before it: on GPUs both are one text. */
+ * A block has a head of a row, and goes on to the next.  All is float32, and rounded once. */
 #ifndef CLI_DECODE_PLACE_KERNEL_H
 #define CLI_DECODE_PLACE_KERNEL_H
 
@@ -12,6 +11,20 @@
 #include <string.h>
 
 #include "imbrex_device.h"
+
+/* A row of the projections has | q: heads | k: kv_heads | v: kv_heads |, each of dim numbers, in
+ * columns that were shared out over parts: number f of row b is qkv[f / width, b, f % width]. */
+typedef struct place_args {
+    const void *qkv;              /* [parts, batch, width] */
+    void *q;                      /* [batch, heads, dim] */
+    void *k, *v;                  /* [batch, kv_heads, context, dim] */
+    const float *turns;           /* [batch, dim]: cosines of the row's angles, then sines */
+    const float *q_norm, *k_norm; /* [dim], or NULL */
+    const int *places;            /* [batch]: where the row's k and v lie; -1: not on this rank */
+    float eps;                    /* of the norms */
+    int batch, heads, kv_heads, dim, width, context;
+    int dtype; /* imbrex_dtype: 1 bf16, 2 f16, 3 f32 */
+} place_args;
 
 enum { PLACE_BF16 = 1, PLACE_F16, PLACE_F32 };
 

@@ -11,6 +11,12 @@
 #include "text.h"
 #include "timeline.h"
 
+static const char *const rope_names[DECODE_ROPE_LLAMA3 + 1] = {
+    [DECODE_ROPE_DEFAULT] = "default",
+    [DECODE_ROPE_LINEAR] = "linear",
+    [DECODE_ROPE_LLAMA3] = "llama3",
+};
+
 static const char *how(const decode_result *r)
 {
     return r->shape.by_heads ? "heads" : "tokens";
@@ -34,7 +40,7 @@ static void print_layer(const decode_result *r)
            w->head_dim, w->kv_heads, matrix_dtype_names[r->shape.dtype]);
     printf("  %lld sequence%s of up to %lld tokens, and one more each\n", (long long)r->shape.batch,
            r->shape.batch == 1 ? "" : "s", (long long)r->model->context);
-    printf("  RoPE %s, theta %g%s%s\n", decode_rope_names[w->rope.kind], w->rope.theta,
+    printf("  RoPE %s, theta %g%s%s\n", rope_names[w->rope.kind], w->rope.theta,
            biases ? ", with biases" : "", w->q_norm.rows ? ", q and k normed" : "");
     if (r->shape.by_heads)
         printf("  a rank has %d head%s of the cache whole\n", r->shape.kv_heads,
@@ -134,7 +140,7 @@ void decode_print_json(const decode_result *r)
     json_text("device", r->device);
     json_text("dtype", matrix_dtype_names[r->shape.dtype]);
     json_text("shard", how(r));
-    json_text("rope", decode_rope_names[w->rope.kind]);
+    json_text("rope", rope_names[w->rope.kind]);
     json_number("rope_theta", w->rope.theta, ",");
     json_text("project", r->project);
     if (*r->gather)

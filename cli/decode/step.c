@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "decode.h"
-#include "place_text.h"
+#include "place_kernel.h"
 
 /* Blocks have at most so many threads, and a launch so many blocks. */
 enum { THREADS = 128, BLOCKS = 1024 };
@@ -55,6 +55,11 @@ static imbrex_status make_products(decode_step *s, const char *algorithm)
                     : imbrex_plan_gemm(s->alone, &output, &s->output);
 }
 
+const struct imbrexd_entry *decode_place_entry(void)
+{
+    return IMBREXD_ENTRY(place);
+}
+
 static imbrex_status make_place(decode_step *s)
 {
     imbrex_kernel_desc desc = {
@@ -105,7 +110,7 @@ imbrex_status decode_step_attend(void *ctx)
     return imbrex_plan_run_decode(s->attend, &args, s->on.stream);
 }
 
-static imbrex_status place(const decode_step *s)
+static imbrex_status run_place(const decode_step *s)
 {
     const decode_shape *shape = &s->shape;
     int64_t heads = shape->batch * (shape->heads + 2 * shape->kv_heads);
@@ -153,7 +158,7 @@ imbrex_status decode_step_run(void *ctx)
     TRY(imbrex_plan_run(s->project, &first, s->on.stream));
     if (s->gather)
         TRY(imbrex_plan_run(s->gather, &gather, s->on.stream));
-    TRY(place(s));
+    TRY(run_place(s));
     TRY(decode_step_attend(ctx));
     TRY(turn_to(s, s->alone));
     return imbrex_plan_run(s->output, &last, s->on.stream);

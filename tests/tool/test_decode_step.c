@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "decode/decode.h"
-#include "decode/place_text.h"
+
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "ranks.h"
