@@ -1,6 +1,6 @@
 /* checkpoint.c - opens the files of a checkpoint when their tensors are asked for. */
 #define _GNU_SOURCE
-#include "safetensors.h"
+#include "checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* json.c - the JSON of safetensors, through jansson. */
-#include "safetensors.h"
+#include "checkpoint.h"
 
 #include <inttypes.h>
 #include <stdio.h>

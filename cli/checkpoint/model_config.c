@@ -1,5 +1,5 @@
 /* model_config.c - reads config.json, and finds values in it. */
-#include "model_config.h"
+#include "checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>

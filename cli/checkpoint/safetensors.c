@@ -4,7 +4,7 @@
  * file before anything follows it.  Not defended against: a file that another program cuts short
  * while it is mapped here.  Reading beyond its new end raises SIGBUS. */
 #define _GNU_SOURCE
-#include "safetensors.h"
+#include "checkpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>

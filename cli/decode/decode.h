@@ -5,9 +5,8 @@
 
 #include <stdbool.h>
 
+#include "checkpoint.h"
 #include "cli.h"
-#include "model_config.h"
-#include "safetensors.h"
 #include "share.h"
 
 /* ---- A layer's attention --------------------------------------------------------------------- */
@@ -63,7 +62,7 @@ bool decode_config_apply(const checkpoint *from, int layer, int64_t tokens, deco
 /* ---- model.c: the layer, the tokens and the cache -------------------------------------------- */
 
 typedef struct decode_source {
-    const char *weights; /* a checkpoint, see safetensors.h */
+    const char *weights; /* a checkpoint, see checkpoint.h */
     const char *prefix;  /* of all layers, "model."; NULL: looked for */
     int64_t layer;
     const char *shape;     /* instead of weights: "HIDDEN,HEADS,KV_HEADS,HEAD_DIM" */

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "model_config.h"
+#include "checkpoint.h"
 
 /* How weights of 8 bits are scaled, and what they are multiplied by. */
 typedef struct mlp_fp8 {
@@ -138,7 +138,7 @@ bool mlp_config_apply(const model_config *config, int layer, const char *ffn_key
 /* ---- model.c: all of it ---------------------------------------------------------------------- */
 
 typedef struct mlp_source {
-    const char *weights; /* a checkpoint, see safetensors.h */
+    const char *weights; /* a checkpoint, see checkpoint.h */
     const char *prefix;  /* of all layers, "model."; NULL: looked for */
     int64_t layer;
     const char *shape;      /* instead of weights: "HIDDEN,FFN" */

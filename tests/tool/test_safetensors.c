@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "safetensors.h"
+#include "checkpoint.h"
 #include "scratch.h"
 
 static st_error error;
