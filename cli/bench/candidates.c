@@ -1,5 +1,5 @@
-/* candidates.c - lays out sets of operands, fills the first and copies it to the others; and runs a
- * plan, cblas_sgemm or the fastest of cuBLASLt's ways on the next of them. */
+/* candidates.c - runs a plan, cblas_sgemm or the fastest of cuBLASLt's ways on the next set of
+ * operands. */
 #include "candidates.h"
 
 #include <dlfcn.h>
@@ -11,151 +11,8 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "experts.h"
 #include "matrix.h"
 #include "measure.h"
-#include "states.h"
-
-/* ---- Operands -------------------------------------------------------------------------------- */
-
-/* All sets together are larger than the caches of most machines, and several times those of a GPU;
- * very small ones need not be. */
-enum { BYTES_WANTED = 64 << 20, BYTES_WANTED_CUDA = 256 << 20, MOST_SETS = 1024, ALIGNMENT = 256 };
-
-static size_t matrix_bytes(imbrex_dtype dtype, int64_t rows, int64_t cols)
-{
-    return (size_t)(rows * cols * matrix_dtype_bytes(dtype));
-}
-
-/* The place of the next matrix. */
-static size_t place(size_t *end, size_t bytes)
-{
-    size_t at = *end;
-    *end = (at + bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return at;
-}
-
-/* Rows by expert come in or go out where tokens do not. */
-static int64_t a_rows(const bench_shape *s)
-{
-    return s->op->experts && !s->op->a_is_shard ? bench_op_rows(s) : s->m;
-}
-
-static int64_t b_rows(const bench_shape *s, int ranks)
-{
-    return s->op->experts ? (s->k ? s->k : 1) * bench_op_experts(s, ranks) : s->k;
-}
-
-static int64_t c_rows(const bench_shape *s)
-{
-    return s->op->experts && s->op->a_is_shard ? bench_op_rows(s) : s->m;
-}
-
-static imbrex_status fill(const bench_data *data, uint64_t seed, imbrex_dtype dtype, int64_t rows,
-                          int64_t cols, size_t at)
-{
-    return matrix_fill(data->group, data->sets + at, dtype, rows * cols, seed);
-}
-
-static imbrex_status fill_all(const bench_data *data, const bench_shape *s)
-{
-    uint64_t seed = 3 * (uint64_t)imbrex_group_rank(data->group);
-    int ranks = imbrex_group_size(data->group);
-    TRY(fill(data, seed, s->dtype, a_rows(s), s->op->product ? s->k : s->n, 0));
-    if (s->op->product) {
-        TRY(fill(data, seed + 1, s->dtype, b_rows(s, ranks), s->n, data->b));
-        TRY(fill(data, seed + 2, bench_op_out(s), 1, s->n, data->bias));
-    }
-    if (s->norm) {
-        TRY(fill(data, 1, bench_op_out(s), 1, s->n, data->gamma));
-        TRY(fill(data, 2, bench_op_out(s), s->m, s->n, data->residual));
-    }
-    if (s->scaling) { /* a tensor's is alike on all ranks */
-        TRY(fill(data, 1, IMBREX_F32, 1, bench_op_scales_of_a(s, a_rows(s)), data->scales_a));
-        TRY(fill(data, 2, IMBREX_F32, 1, bench_op_scales_of_b(s, ranks), data->scales_b));
-    }
-    for (int i = 1; i < data->count; i++)
-        TRY(imbrex_copy(data->group, data->sets + (size_t)i * data->set_bytes, data->sets, data->c,
-                        NULL));
-    return imbrex_stream_sync(data->group, NULL);
-}
-
-imbrex_status bench_data_open(imbrex_group *group, imbrex_group *alone, const bench_shape *s,
-                              bench_data *out)
-{
-    bench_data data = { .group = group };
-    if (s->op->states)
-        return bench_states_open(group, s, out);
-    int64_t width = s->op->product ? s->k : s->n;
-    int64_t row = imbrex_group_rank(group) * s->m / imbrex_group_size(group);
-    size_t end = 0;
-    const imbrex_dtype of_c = bench_op_out(s), f32 = IMBREX_F32;
-    bool per_row = s->op->a_is_shard && s->scaling != IMBREX_PER_TENSOR;
-    int64_t of_b = s->op->product || s->op->experts ? b_rows(s, imbrex_group_size(group)) : 0;
-    place(&end, matrix_bytes(s->dtype, a_rows(s), width));
-    data.own = s->op->a_is_shard ? matrix_bytes(s->dtype, row, width) : 0;
-    data.b = place(&end, matrix_bytes(s->dtype, of_b, s->n));
-    data.bias = place(&end, s->op->product ? matrix_bytes(of_c, 1, s->n) : 0);
-    data.scales_a = place(&end, matrix_bytes(f32, 1, bench_op_scales_of_a(s, a_rows(s))));
-    data.own_scales = per_row ? matrix_bytes(f32, 1, bench_op_scales_of_a(s, row)) : 0;
-    data.scales_b =
-        place(&end, matrix_bytes(f32, 1, bench_op_scales_of_b(s, imbrex_group_size(group))));
-    data.gamma = place(&end, s->norm ? matrix_bytes(of_c, 1, s->n) : 0);
-    data.residual = place(&end, s->norm ? matrix_bytes(of_c, s->m, s->n) : 0);
-    data.h = place(&end, s->norm ? matrix_bytes(of_c, s->m, s->n) : 0);
-    /* Of blocks of all ranks it may have a row more of each. */
-    data.c = place(&end, matrix_bytes(of_c, c_rows(s) + imbrex_group_size(group), s->n));
-    data.set_bytes = end;
-    bool gpu = strncmp(imbrex_group_device(group), "cuda", 4) == 0;
-    size_t wanted = gpu ? BYTES_WANTED_CUDA : BYTES_WANTED, count = (wanted + end - 1) / end;
-    data.count = count > MOST_SETS ? MOST_SETS : (int)count;
-
-    void *sets;
-    TRY(imbrex_mem_alloc(group, (size_t)data.count * end, &sets));
-    data.sets = sets;
-    *out = data;
-    if (s->op->experts)
-        TRY(bench_experts_open(out, alone, s, &out->experts));
-    return fill_all(out, s);
-}
-
-void bench_data_close(bench_data *data)
-{
-    bench_experts_close(data->experts);
-    bench_states_close(data->states);
-    data->experts = NULL;
-    data->states = NULL;
-    if (data->group)
-        imbrex_mem_free(data->group, data->sets);
-    data->group = NULL;
-}
-
-static const float *of_scales(const void *at)
-{
-    return at;
-}
-
-imbrex_args bench_data_args(const bench_data *data, const bench_shape *s, int64_t i, bool whole)
-{
-    char *set = data->sets + (size_t)(i % data->count) * data->set_bytes;
-    imbrex_args args = {
-        .a = set + (whole ? 0 : data->own),
-        .b = s->op->product ? set + data->b : NULL,
-        .bias = s->bias && !whole ? set + data->bias : NULL,
-        .gamma = s->norm && !whole ? set + data->gamma : NULL,
-        .residual = s->norm && !whole ? set + data->residual : NULL,
-        .h = s->norm && !whole ? set + data->h : NULL,
-        .scale_a =
-            s->scaling ? of_scales(set + data->scales_a + (whole ? 0 : data->own_scales)) : NULL,
-        .scale_b = s->scaling ? of_scales(set + data->scales_b) : NULL,
-        .c = set + data->c,
-        .m = bench_op_exchanges(s->op) ? 0 : s->m,
-        .own = bench_op_exchanges(s->op) ? s->m / imbrex_group_size(data->group) : 0,
-    };
-    if (data->experts)
-        bench_experts_args(data->experts, s, whole, &args);
-    return args;
-}
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
@@ -166,7 +23,7 @@ imbrex_status bench_call_run(void *ctx)
     imbrex_args args;
     imbrex_decode_args states;
     if (data->states)
-        states = bench_states_args(data, call->shape, call->calls);
+        states = bench_data_states(data, call->shape, call->calls);
     else
         args = bench_data_args(data, call->shape, call->calls, call->whole);
     double begin = now_us();

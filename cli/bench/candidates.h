@@ -1,15 +1,137 @@
-/* candidates.h - what is timed: calls of a plan, and the yardsticks, one whole product by the BLAS
- * or by cuBLASLt; each call takes the next set of operands. */
+/* candidates.h - what is timed, here and by a program of bench/peers: operators, the operands of a
+ * rank, calls of a plan, and the yardsticks, one whole product by the BLAS or by cuBLASLt.  Each
+ * call takes the next set of operands. */
 #ifndef CLI_CANDIDATES_H
 #define CLI_CANDIDATES_H
 
+#include <stdbool.h>
+#include <stdio.h>
+
 #include "cuda.h"
-#include "data.h"
+#include "imbrex.h"
 
-/* ---- Operands of one rank, several sets, so that calls in a row do not find theirs in a cache  */
+/* ---- op.c: operators as their rows say, and what follows from a shape ------------------------ */
 
-/* Collective: takes the memory and fills it with values as from N(0, 1).  alone: this rank's group
- * of one. */
+/* An operator with a plan, of sizes m, n and maybe k, or one of this tool's own. */
+typedef struct bench_op {
+    const char *name;
+    const imbrex_op_info *info; /* NULL: it has no plan */
+    bool product;               /* it multiplies by a b */
+    bool a_is_shard;            /* a rank's a holds its own rows only */
+    bool alone;   /* nothing travels: only the product of one rank, as its own group */
+    bool meets;   /* ranks meet and no more: there is no shape, and no plan */
+    bool experts; /* rows of a are tokens, each of which goes to several experts' b */
+    bool states;  /* of attention: m sequences, a run takes imbrex_decode_args */
+    bool cache;   /* and attends to n tokens of each on every rank: there is no merging alone */
+    int moves;    /* how often a matrix must travel: its bytes, but for a rank's own share */
+} bench_op;
+
+/* Whether ranks have tokens of their own, as many each, for each other's whole experts. */
+static inline bool bench_op_exchanges(const bench_op *op)
+{
+    return op->experts && !op->product;
+}
+
+/* NULL if there is none of that name. */
+const bench_op *bench_op_find(const char *name);
+
+typedef enum bench_ops {
+    BENCH_OPS_ALL,
+    BENCH_OPS_PLANS,   /* that have plans */
+    BENCH_OPS_PRODUCTS /* and multiply */
+} bench_ops;
+
+/* Their names, with `between` between them. */
+void bench_op_names(bench_ops which, const char *between, char *text, size_t size);
+
+/* What is run: one rank's product as in imbrex_gemm_desc, or the whole matrix and k = 0. */
+typedef struct bench_shape {
+    const bench_op *op;
+    int64_t m, n, k;
+    imbrex_dtype dtype;
+    imbrex_layout layout;
+    imbrex_scaling scaling; /* of e4m3 */
+    int chunk_rows, sms;    /* 0: chosen */
+    int64_t m_least;        /* as in imbrex_gemm_desc */
+    int64_t plan_m;         /* the chosen plan is for so many rows, and has variants; 0: for m */
+    bool bias;
+    bool norm;                           /* rows of c are normed, with a residual */
+    int experts, top_k;                  /* where the operator has some */
+    bool whole;                          /* ranks have whole experts */
+    double skew;                         /* of the choice of experts; 0: all alike */
+    int heads, kv_heads, head_dim, page; /* where the operator has states */
+} bench_shape;
+
+extern const char *const bench_layout_names[2];  /* by imbrex_layout */
+extern const char *const bench_scaling_names[4]; /* by imbrex_scaling; nobody asks for the first */
+
+/* Whether it has a norm. */
+bool bench_op_norms(const bench_op *op);
+
+/* The type of c and bias. */
+imbrex_dtype bench_op_out(const bench_shape *shape);
+
+/* How many scales there are of so many rows of a, and of a rank's b. */
+int64_t bench_op_scales_of_a(const bench_shape *shape, int64_t rows);
+int64_t bench_op_scales_of_b(const bench_shape *shape, int ranks);
+
+/* What a product's plan, imbrex_tune and hooks for a product are told of a shape. */
+imbrex_gemm_desc bench_op_desc(const bench_shape *shape, const char *algorithm);
+
+/* Collective.  algorithm NULL: chosen. */
+IMBREX_TRY bench_op_plan(imbrex_group *group, const bench_shape *shape, const char *algorithm,
+                         imbrex_plan **plan);
+
+/* Collective. */
+IMBREX_TRY bench_op_tune(imbrex_group *group, const bench_shape *shape, imbrex_tune_progress report,
+                         void *ctx);
+
+/* Collective.  The product of one rank of `ranks` alone: for a group of one rank. */
+IMBREX_TRY bench_op_product(imbrex_group *alone, const bench_shape *shape, int ranks,
+                            imbrex_plan **plan);
+
+/* As so many ranks can have it. */
+bench_shape bench_op_shape(const bench_shape *shape, int ranks);
+
+/* Of an operator with experts: those of one rank, the most that one has; and rows that its products
+ * have room for, in a group of that many ranks. */
+int bench_op_experts(const bench_shape *shape, int ranks);
+int64_t bench_op_rows(const bench_shape *shape);
+
+/* Collective.  A plan that says where tokens go, and multiplies next to nothing: the operator that
+ * gathers, of n = k = 1.  ranks: as above where the group is of one rank alone, else 0. */
+IMBREX_TRY bench_op_router(imbrex_group *group, const bench_shape *shape, int ranks,
+                           imbrex_plan **plan);
+
+/* Work of one rank's product, on average, and bytes that a rank receives from its peers. */
+double bench_op_flop(const bench_shape *shape, int ranks);
+double bench_op_bytes(const bench_shape *shape, int ranks);
+
+/* Of a cache, what a rank reads of it; and numbers of v: fewer than of k in MLA. */
+double bench_op_cache_bytes(const bench_shape *shape);
+int bench_op_value_dim(const bench_shape *shape);
+
+enum { BENCH_OPS_TEXT = 512 }; /* room for all names */
+
+/* ---- operands.c: those of one rank ----------------------------------------------------------- */
+
+/* A set is a[m, k] (without a product [m, n]), b, bias[n], gamma[n], residual, h and c[m, n], one
+ * after another.  A rank's share of a is its rows of it, and its share of c lies at the start of
+ * c. */
+typedef struct bench_data {
+    imbrex_group *group;
+    char *sets; /* [count][set_bytes], symmetric */
+    int count;
+    size_t set_bytes;
+    size_t own, b, bias, scales_a, own_scales, scales_b, c; /* offsets in a set; own: of this rank's
+                                                               rows of a */
+    size_t gamma, residual, h;                              /* with a norm; as c */
+    struct bench_experts *experts;                          /* NULL: the operator has none */
+    struct bench_states *states; /* of attention; NULL likewise, else sets are its own */
+} bench_data;
+
+/* Collective: takes the memory and fills it with values as from N(0, 1): several sets, so that
+ * calls in a row do not find theirs in a cache.  alone: this rank's group of one. */
 IMBREX_TRY bench_data_open(imbrex_group *group, imbrex_group *alone, const bench_shape *shape,
                            bench_data *out);
 void bench_data_close(bench_data *data);
@@ -19,7 +141,10 @@ void bench_data_close(bench_data *data);
 imbrex_args bench_data_args(const bench_data *data, const bench_shape *shape, int64_t i,
                             bool whole);
 
-/* ---- Calls of a plan ------------------------------------------------------------------------- */
+/* The same of attention: queries and a cache, or states of this rank's tokens. */
+imbrex_decode_args bench_data_states(const bench_data *data, const bench_shape *shape, int64_t i);
+
+/* ---- candidates.c: calls of a plan ----------------------------------------------------------- */
 
 typedef struct bench_call {
     const bench_data *data;
@@ -45,7 +170,7 @@ double bench_call_host_us(bench_call *call, int warm, int rounds);
 /* Destroys the plan too. */
 void bench_call_close(bench_call *call);
 
-/* ---- The BLAS that this tool was built with -------------------------------------------------- */
+/* ---- candidates.c: the BLAS that this tool was built with ------------------------------------ */
 
 /* Whether this build has one, and it can compute what this plan does: float32, in host memory. */
 bool bench_blas_can(const bench_shape *shape, const imbrex_plan *plan);
@@ -67,7 +192,7 @@ void bench_blas_product(const bench_shape *shape, int threads, const float *a, c
 /* One product of the next operands; ctx is the bench_blas. */
 IMBREX_TRY bench_blas_run(void *ctx);
 
-/* ---- NVIDIA's cuBLASLt, loaded when asked for ------------------------------------------------ */
+/* ---- candidates.c: NVIDIA's cuBLASLt, loaded when asked for ---------------------------------- */
 
 enum { CUDA_BLAS_WAYS = 8, CUDA_BLAS_WORKSPACE_BYTES = 64 << 20 };
 
@@ -152,7 +277,7 @@ void cuda_blas_finish(cuda_blas_product *product);
 IMBREX_TRY cuda_blas_run(const cuda_blas_product *product, int way, const imbrex_args *args,
                          imbrex_stream stream);
 
-/* ---- The fastest of the ways that it proposes ------------------------------------------------ */
+/* ---- candidates.c: the fastest of the ways that it proposes ---------------------------------- */
 
 typedef struct bench_cublas {
     const bench_data *data;

@@ -1,5 +1,5 @@
 /* op.c - operators as their rows say, and what follows from a shape. */
-#include "op.h"
+#include "candidates.h"
 
 #include <math.h>
 #include <stdlib.h>

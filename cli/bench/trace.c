@@ -61,15 +61,17 @@ static imbrex_status run_some(bench_call *call, int times)
     return imbrex_stream_sync(call->data->group, NULL);
 }
 
-/* "chosen (copy)": which algorithm it is stands in the plan's description, before its reason. */
+/* "chosen (copy)". */
 static void name_panel(const char *algorithm, const imbrex_plan *plan, char *name, size_t size)
 {
-    char text[1000];
+    static const char key[] = "\"algorithm\": \"";
+    char facts[4096];
     snprintf(name, size, "%s", algorithm ? algorithm : "chosen");
-    imbrex_plan_describe(plan, text, sizeof text);
-    const char *found = strstr(text, ": ");
+    imbrex_plan_facts(plan, facts, sizeof facts);
+    const char *found = strstr(facts, key);
+    const char *chosen = found ? found + sizeof key - 1 : "";
     if (!algorithm && found)
-        snprintf(name, size, "chosen (%.*s)", (int)strcspn(found + 2, " ;\n"), found + 2);
+        snprintf(name, size, "chosen (%.*s)", (int)strcspn(chosen, "\""), chosen);
 }
 
 /* The plan is made while tracing is on: a GPU's kernels are then compiled to tell. */

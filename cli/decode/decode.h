@@ -1,5 +1,5 @@
-/* decode.h - the layer, the tokens and the cache of `imbrex decode`, wherever they come from; what a
- * rank does with them, what it found out, and the forms in which it says so. */
+/* decode.h - the layer, the tokens and the cache of `imbrex decode`, wherever they come from; what
+ * a rank does with them, what it found out, and the forms in which it says so. */
 #ifndef CLI_DECODE_H
 #define CLI_DECODE_H
 
@@ -53,9 +53,9 @@ bool decode_layer_find(checkpoint *from, const char *model, int layer, decode_we
 bool decode_layer_check(const checkpoint *from, int layer, const decode_weights *weights,
                         st_error *error) ST_MUST_CHECK;
 
-/* What the config.json beside a checkpoint says: sets heads, kv_heads, head_dim, eps and rope, for a
- * step after which a sequence has `tokens` at most.  False where the config asks for something that
- * is not computed: the sentence names it. */
+/* What the config.json beside a checkpoint says: sets heads, kv_heads, head_dim, eps and rope, for
+ * a step after which a sequence has `tokens` at most.  False where the config asks for something
+ * that is not computed: the sentence names it. */
 bool decode_config_apply(const checkpoint *from, int layer, int64_t tokens, decode_weights *weights,
                          st_error *error) ST_MUST_CHECK;
 

@@ -14,7 +14,6 @@
 #include <cmocka.h>
 
 #include "bench/bench.h"
-#include "bench/candidates.h"
 #include "cli.h"
 #include "cuda.h"
 #include "fake_calls.h"
