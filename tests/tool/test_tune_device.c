@@ -18,12 +18,12 @@
 #include "fake_ranks.h"
 #include "group/group.h"
 #include "launch.h"
-#include "rates/rates.h"
+#include "tune.h"
 
 static int rank_main_of_tune(int rank, void *ctx)
 {
     (void)rank;
-    int code = rates_rank(ctx);
+    int code = tune_rank(ctx);
     bool clean = fake_calls.live == 0 && fake_calls.graphs == 0 && fake_driver_live() == 0;
     return code || clean ? code : 99;
 }
@@ -32,7 +32,7 @@ static int rank_main_of_tune(int rank, void *ctx)
 static int tune(const char *output, int gpus, int stream, char *text, size_t size)
 {
     char path[] = "/tmp/imbrex-tune-XXXXXX";
-    const rates_request request = {
+    const tune_request request = {
         .output = output, .rounds = 1, .product = 64, .product_f32 = 64, .read = 64, .bytes = 65536
     };
     const launch_options launch = {

@@ -366,7 +366,7 @@ class Layout(unittest.TestCase):
         tool what is a program on just those; and what is written from the rows."""
         allowed = ["include/imbrex.h", "include/imbrex_moe.h", "include/imbrex_local.h",
                    "python/imbrex/_makers.pyi", "src/ops/**", "src/plan/op.*",
-                   "cli/mlp/*", "cli/decode/*", "cli/doctor/ranks.c", "cli/rates/rank.c",
+                   "cli/mlp/*", "cli/decode/*", "cli/doctor/ranks.c", "cli/tune.c",
                    "cli/share.c", "python/imbrex/torch/*", "python/imbrex/_local.py"]
         operators = re.findall(r'\bIMX_OP\((\w+), "', "".join(map(read, tracked("src/ops/*.c"))))
         self.assertIn("all_gather", operators)
