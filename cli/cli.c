@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "launched.h"
+#include "launch.h"
 #include "text.h"
 
 /* ---- How a command ends ---------------------------------------------------------------------- */

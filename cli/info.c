@@ -7,7 +7,6 @@
 #include "cli.h"
 #include "imbrex.h"
 #include "options.h"
-#include "table.h"
 #include "text.h"
 
 /* The lines "key: value" as one flat object. */
@@ -85,7 +84,7 @@ int cli_info(int argc, char **argv)
     if (json)
         print_json(lines);
     else if (isatty(STDOUT_FILENO))
-        table_say(stdout, 4, "%s", lines);
+        text_wrap(stdout, 4, "%s", lines);
     else
         text_say(stdout, "%s", lines); /* a line of it can be looked for */
     free(lines);

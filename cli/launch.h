@@ -5,9 +5,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "launched.h"
-#include "options.h"
-
 typedef enum launch_output {
     LAUNCH_PREFIX, /* whole lines, "[rank] " before each */
     LAUNCH_LINES,  /* whole lines as they are */
@@ -59,11 +56,26 @@ int launch_ranks(const launch_options *options, int (*rank_main)(int rank, void 
 /* How many ranks a command has: `given` by --ranks, or if that is 0 `usual`; but as some launcher's
  * rank so many as that has started, which is not to be contradicted.  0: the launcher does not say,
  * which the library will refuse; OPTIONS_WRONG: it was said what is wrong. */
-int launch_count(const options_page *page, int64_t given, int usual);
+struct options_page;
+int launch_count(const struct options_page *page, int64_t given, int usual);
 
 /* Calls rank_main(rank, request) on so many ranks, which are started here and write to our output;
  * as some launcher's rank, only in this process, and with rank -1: the library will know it.  The
  * exit code. */
 int launch_start(int64_t ranks, int (*rank_main)(int rank, void *ctx), const void *request);
+
+/* ---- Whether this process is a rank already -------------------------------------------------- */
+
+/* Some launcher (ours, torchrun, mpirun, srun) has started this process as one of its ranks. */
+bool launch_is_rank(void);
+
+/* This process is one that launch_ranks has started. */
+bool launch_is_ours(void);
+
+/* This process is not one of the ranks that some launcher has started, or it is their rank 0. */
+bool launch_is_first(void);
+
+/* How many ranks that launcher has started; 0: there is none, or it does not say. */
+int launch_size(void);
 
 #endif /* CLI_LAUNCH_H */

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "cli.h"
-#include "table.h"
 #include "text.h"
 
 enum { HELP_COLUMN = 28, WORD_MAX = 32 };
@@ -122,7 +121,7 @@ static int print_help(const options_page *page)
 {
     printf("usage: imbrex %s %s\n", page->command, page->synopsis);
     if (page->about)
-        table_say(stdout, 0, "\n%s\n", page->about);
+        text_wrap(stdout, 0, "\n%s\n", page->about);
     puts("\noptions:");
     for (const option *o = page->options; o->name; o = next(o))
         print_option(o);

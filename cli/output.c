@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launched.h"
+#include "launch.h"
 #include "timeline.h"
 
 enum { ATTEMPTS = 1000, NOT_ORDINARY = EINVAL };

@@ -1,4 +1,5 @@
-/* text.h - writes strings for a terminal, inside JSON, and inside SVG or HTML. */
+/* text.h - writes strings for a terminal, in lines and bars of its width, inside JSON, and inside
+ * SVG or HTML. */
 #ifndef CLI_TEXT_H
 #define CLI_TEXT_H
 
@@ -31,5 +32,22 @@ void text_json_number_line(FILE *file, const char *key, double value, const char
 /* Fit for an element or a double-quoted attribute; control characters and bytes that are not UTF-8
  * become U+FFFD. */
 void text_markup(FILE *file, const char *text, size_t length);
+
+/* ---- For people: no wider than the terminal, and no wider than 100 columns ------------------- */
+
+enum { TEXT_WIDTH = 100, TEXT_WIDTH_LEAST = 40 };
+
+/* Columns of a line: the terminal's if file is one, from TEXT_WIDTH_LEAST to TEXT_WIDTH. */
+int text_width(FILE *file);
+
+/* As text_say, but a line that is too long goes on in the next, below column `indent`.  A word that
+ * does not fit any line stays whole. */
+void text_wrap(FILE *file, int indent, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A row of a bar chart: a name, a bar of `value`, `text` behind it.  most: what fills the line;
+ * mark: where a colon stands, if the bar reaches that. */
+void text_bar(FILE *file, const char *name, double value, double mark, double most,
+              const char *text);
 
 #endif /* CLI_TEXT_H */

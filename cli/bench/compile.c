@@ -5,7 +5,6 @@
 
 #include "bench.h"
 #include "cli.h"
-#include "table.h"
 #include "text.h"
 
 typedef struct request {
@@ -52,7 +51,7 @@ static int make_plans(imbrex_group *group, const char *algorithm, const bench_sh
         }
         char line[1024];
         imbrex_plan_describe(plan, line, sizeof line);
-        table_say(stdout, 2, "%s\n", line);
+        text_wrap(stdout, 2, "%s\n", line);
         (void)cli_flush(); /* lines come one by one; what is lost fails the command at its end */
         imbrex_plan_destroy(plan);
     }

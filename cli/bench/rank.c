@@ -9,7 +9,6 @@
 
 #include "cli.h"
 #include "matrix.h"
-#include "table.h"
 #include "text.h"
 
 /* A graph holds an even number of calls, as runs of a plan take turns with two workspaces. */
@@ -298,7 +297,7 @@ static void print(const table *t, const bench_shape *s)
     char k[32] = "";
     if (s->op->product)
         snprintf(k, sizeof k, " k=%lld", (long long)s->k);
-    table_say(stdout, 2,
+    text_wrap(stdout, 2,
               "tuned %s m=%lld n=%lld%s %s; kept for later plans, `imbrex info` says where\n\n",
               s->op->name, (long long)s->m, (long long)s->n, k, matrix_dtype_names[s->dtype]);
     printf("  %-13s%10s%12s\n", "", "us", "chunk rows");
@@ -309,7 +308,7 @@ static void print(const table *t, const bench_shape *s)
             snprintf(chunk, sizeof chunk, "%d", r->chunk_rows);
         if (!*r->dropped)
             snprintf(us, sizeof us, "%.1f", r->us);
-        table_say(stdout, 39, "  %-13s%10s%12s%s%s\n", r->algorithm, us, chunk,
+        text_wrap(stdout, 39, "  %-13s%10s%12s%s%s\n", r->algorithm, us, chunk,
                   *r->dropped    ? "  left out: "
                   : i == t->best ? "  kept"
                                  : "",

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "matrix.h"
-#include "table.h"
 #include "text.h"
 
 static double gflop_s(const bench_result *r, const bench_figure *f)
@@ -84,7 +83,7 @@ static void title(const bench_result *r)
     const char *line = r->figures[i].plan;
     const char *end = strstr(line, ": ");
     if (end)
-        table_say(stdout, 2, "%.*s\n\n", (int)(end - line), line);
+        text_wrap(stdout, 2, "%.*s\n\n", (int)(end - line), line);
 }
 
 /* What a description says behind that; of a product alone no algorithm. */
@@ -100,7 +99,7 @@ static void plans(const bench_result *r)
         if (r->shape->plan_m > r->shape->m && strcmp(f->name, "chosen") == 0)
             snprintf(rows, sizeof rows, "for m=%lld: ", (long long)r->shape->plan_m);
         if (how)
-            table_say(stdout, 15, "%s  %-13s%s%s\n", any ? "" : "Plans:\n", f->name, rows, how + 2);
+            text_wrap(stdout, 15, "%s  %-13s%s%s\n", any ? "" : "Plans:\n", f->name, rows, how + 2);
         any = any || how;
     }
     if (any)
@@ -112,17 +111,17 @@ static void conditions(const bench_result *r)
     const bench_request *q = r->request;
     char sets[60] = "";
     if (r->count > 1)
-        table_say(stdout, 2, "  Compared with \"%s\": %s.\n", r->figures[r->base].name,
+        text_wrap(stdout, 2, "  Compared with \"%s\": %s.\n", r->figures[r->base].name,
                   base_sentence(r));
     if (measure_wire() > 0)
-        table_say(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+        text_wrap(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
                   measure_wire());
     if (r->shape->plan_m > r->shape->m)
-        table_say(stdout, 2, "  Runs of %lld rows, which the chosen plan is not for alone.\n",
+        text_wrap(stdout, 2, "  Runs of %lld rows, which the chosen plan is not for alone.\n",
                   (long long)r->shape->m);
     if (r->sets)
         snprintf(sets, sizeof sets, "; %d set%s of operands", r->sets, r->sets == 1 ? "" : "s");
-    table_say(
+    text_wrap(
         stdout, 2,
         "  Times are of one call: the median of %lld round%s of the slowest rank, %d call%s a "
         "%s, by the clock of the %s%s.\n\n",
@@ -138,16 +137,16 @@ static void chart(const bench_result *r)
     for (int i = 0; i < r->count; i++) {
         char text[32];
         snprintf(text, sizeof text, "%.2fx", r->figures[i].us / base);
-        table_bar(stdout, r->figures[i].name, r->figures[i].us, base, most, text);
+        text_bar(stdout, r->figures[i].name, r->figures[i].us, base, most, text);
     }
-    table_say(stdout, 2, "  Shorter is sooner; a colon stands where \"%s\" ends.\n\n",
+    text_wrap(stdout, 2, "  Shorter is sooner; a colon stands where \"%s\" ends.\n\n",
               r->figures[r->base].name);
 }
 
 static void figures(const bench_result *r)
 {
     bool product = r->shape->op->product, cache = r->shape->op->cache;
-    bool host = table_width(stdout) >= HOST_WIDTH, plan = table_width(stdout) >= PLAN_WIDTH;
+    bool host = text_width(stdout) >= HOST_WIDTH, plan = text_width(stdout) >= PLAN_WIDTH;
     const bench_figure *base = &r->figures[r->base];
     printf("  %-13s%10s%22s%15s%s%s\n", "", "us", base_head(base->name),
            product ? "GFLOP/s"

@@ -7,7 +7,6 @@
 #include "decode.h"
 #include "matrix.h"
 #include "measure.h"
-#include "table.h"
 #include "text.h"
 #include "timeline.h"
 
@@ -34,7 +33,7 @@ static void print_layer(const decode_result *r)
     char source[200];
     snprintf(source, sizeof source, "%s", r->source);
     text_harmless(source, false);
-    table_say(stdout, 2, "attention of %s: %d rank%s on %s\n", source, r->ranks,
+    text_wrap(stdout, 2, "attention of %s: %d rank%s on %s\n", source, r->ranks,
               r->ranks == 1 ? "" : "s", r->device);
     printf("  hidden %lld, %d heads of %d, %d of the cache, %s\n", (long long)w->hidden, w->heads,
            w->head_dim, w->kv_heads, matrix_dtype_names[r->shape.dtype]);
@@ -54,7 +53,7 @@ static void print_check(const decode_error *e, imbrex_dtype dtype)
     if (e->apart)
         printf("  ranks do not have the same y, as all are to\n");
     if (decode_check_blind(e, dtype))
-        table_say(stdout, 2,
+        text_wrap(stdout, 2,
                   "  rounding may change y by all that it is, so nothing can be said of it: "
                   "compute in f32\n");
     printf("  error of all of y        %.2g of its spread, allowed %.2g\n",
@@ -71,7 +70,7 @@ static void print_plan(const char *what, const char *line)
     const char *algorithm = strstr(line, ": ");
     algorithm = algorithm ? algorithm + 2 : "";
     if (*line)
-        table_say(stdout, 13, "  %-10s %.*s: %.*s\n", what, (int)strcspn(line, " "), line,
+        text_wrap(stdout, 13, "  %-10s %.*s: %.*s\n", what, (int)strcspn(line, " "), line,
                   (int)strcspn(algorithm, ";"), algorithm);
 }
 
@@ -83,9 +82,9 @@ void decode_print_table(const decode_result *r)
     print_plan("attention", r->attend);
     print_plan("output", r->output);
     if (measure_wire() > 0)
-        table_say(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+        text_wrap(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
                   measure_wire());
-    table_say(stdout, 2, "  Compared with the same work of a rank, nothing sent.%s%s\n",
+    text_wrap(stdout, 2, "  Compared with the same work of a rank, nothing sent.%s%s\n",
               r->device_clock ? " By the GPU's clock" : "",
               !r->device_clock ? ""
               : r->graph       ? ", replays of a CUDA graph of each."

@@ -11,7 +11,6 @@
 #include "doctor.h"
 #include "launch.h"
 #include "options.h"
-#include "table.h"
 #include "text.h"
 
 /* A driver that nobody uses yet may take half a minute to start. */
@@ -151,9 +150,9 @@ static const char *const state_names[] = { "ok", "not there", "broken" };
 static void print_line(const char *name, const doctor_finding *f)
 {
     enum { INDENT = 29 };
-    table_say(stdout, INDENT, "  %-11s%-16s%s\n", state_names[f->state], name, f->what);
+    text_wrap(stdout, INDENT, "  %-11s%-16s%s\n", state_names[f->state], name, f->what);
     if (*f->advice)
-        table_say(stdout, INDENT + 4, "%*s%s %s\n", INDENT, "",
+        text_wrap(stdout, INDENT + 4, "%*s%s %s\n", INDENT, "",
                   f->state == DOCTOR_BROKEN ? "do:" : "-->", f->advice);
 }
 

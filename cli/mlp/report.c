@@ -7,7 +7,6 @@
 #include "matrix.h"
 #include "measure.h"
 #include "mlp.h"
-#include "table.h"
 #include "text.h"
 
 /* 1 - (overlapped - products) / (sequential - products): how much of the time that communication
@@ -93,8 +92,8 @@ static void print_experts(const mlp_result *r)
     for (int i = 0; i < r->ranks && length < sizeof pairs; i++)
         length += (size_t)snprintf(pairs + length, sizeof pairs - length, " %lld",
                                    (long long)r->pairs[i]);
-    table_say(stdout, 4, "\n  pairs of token and expert on each rank:%s\n", pairs);
-    table_say(
+    text_wrap(stdout, 4, "\n  pairs of token and expert on each rank:%s\n", pairs);
+    text_wrap(
         stdout, 4, "  the rank with the most has %.2f times the mean, the expert %.2f times\n",
         unevenness(r), (double)r->most_of_expert * r->experts / ((double)r->tokens * r->top_k));
 }
@@ -104,15 +103,15 @@ static void print_layer(const mlp_result *r)
     char source[200];
     snprintf(source, sizeof source, "%s", r->source);
     text_harmless(source, false);
-    table_say(stdout, 2, "MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n",
+    text_wrap(stdout, 2, "MLP of %s: hidden %lld, ffn %lld, %lld tokens, %s; %d rank%s on %s\n",
               source, (long long)r->hidden, (long long)r->ffn, (long long)r->tokens,
               matrix_dtype_names[r->dtype], r->ranks, r->ranks == 1 ? "" : "s", r->device);
-    table_say(stdout, 4, "  activation %s%s%s, %s%s\n", r->activation,
+    text_wrap(stdout, 4, "  activation %s%s%s, %s%s\n", r->activation,
               r->gated ? ", gated" : ", no gate", r->biases ? ", with biases" : "",
               r->activation_from ? "of " : "assumed: no config.json lies beside the weights",
               r->activation_from ? r->activation_from : "");
     if (r->scaling != IMBREX_UNSCALED)
-        table_say(stdout, 4, "  weights e4m3, a scale %s; activations e4m3, %s\n",
+        text_wrap(stdout, 4, "  weights e4m3, a scale %s; activations e4m3, %s\n",
                   r->scaling == IMBREX_PER_BLOCK ? "for 128 x 128" : "a row",
                   r->fixed                         ? "by the checkpoint's scales"
                   : r->scaling == IMBREX_PER_BLOCK ? "a scale for 128 of a token"
@@ -122,18 +121,18 @@ static void print_layer(const mlp_result *r)
     if (r->replicated)
         printf("  x and y on every rank whole\n");
     if (r->residual || r->norm)
-        table_say(stdout, 4, "  y%s%s%s\n", r->residual ? " with a residual" : "",
+        text_wrap(stdout, 4, "  y%s%s%s\n", r->residual ? " with a residual" : "",
                   r->norm ? ", normed by " : "", r->norm ? r->norm : "");
-    table_say(stdout, 13, "  %s   %s\n  down       %s\n", r->gated ? "gate, up" : "up      ",
+    text_wrap(stdout, 13, "  %s   %s\n  down       %s\n", r->gated ? "gate, up" : "up      ",
               r->gate_up, r->down);
 }
 
 static void print_times(const mlp_result *r)
 {
     if (measure_wire() > 0)
-        table_say(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+        text_wrap(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
                   measure_wire());
-    table_say(stdout, 2,
+    text_wrap(stdout, 2,
               "  Compared with the products alone: what each rank multiplies, nothing sent.%s%s\n",
               r->device_clock ? " By the GPU's clock" : "",
               !r->device_clock ? ""

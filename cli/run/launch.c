@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "options.h"
 #include "run.h"
 
 #define NEVER INT64_MAX

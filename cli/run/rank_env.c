@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "imbrex.h"
-#include "launched.h"
+#include "launch.h"
 
 bool rank_env_choose(rank_env *at)
 {

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "table.h"
+#include "text.h"
 
 typedef struct lane {
     int64_t wait, product, fold; /* ns, in all */
@@ -229,8 +229,8 @@ static void print_columns(FILE *file, const column *columns, int count, int64_t 
 void timeline_summary_print(const timeline_panel *panel, FILE *file)
 {
     int64_t begin_ns = INT64_MAX;
-    column columns[(TABLE_WIDTH - LABEL) / COLUMN];
-    int across = (table_width(file) - LABEL) / COLUMN;
+    column columns[(TEXT_WIDTH - LABEL) / COLUMN];
+    int across = (text_width(file) - LABEL) / COLUMN;
     timeline_summary s;
     for (int r = 0; r < panel->rank_count; r++)
         if (timeline_summarise(&panel->ranks[r], &s) && s.begin_ns < begin_ns)
@@ -239,7 +239,7 @@ void timeline_summary_print(const timeline_panel *panel, FILE *file)
         fprintf(file, "%s: no tiles were traced\n\n", panel->name);
         return;
     }
-    table_say(file, 2, "%s: one call, in us; blocks are those of its last product\n", panel->name);
+    text_wrap(file, 2, "%s: one call, in us; blocks are those of its last product\n", panel->name);
     across = across < 1 ? 1 : across;
     for (int r = 0; r < panel->rank_count; r += across) {
         int count = panel->rank_count - r < across ? panel->rank_count - r : across;

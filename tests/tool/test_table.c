@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "table.h"
+#include "text.h"
 
 /* What is said to a file that is no terminal. */
 static void expect(int indent, const char *said, const char *want)
@@ -22,7 +22,7 @@ static void expect(int indent, const char *said, const char *want)
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
     assert_non_null(file);
-    table_say(file, indent, "%s", said);
+    text_wrap(file, indent, "%s", said);
     fclose(file);
     assert_string_equal(text, want);
     free(text);
@@ -94,12 +94,12 @@ static void test_a_terminal_has_its_width(void **state)
 {
     (void)state;
     static const int widths[][2] = {
-        { 80, 80 }, { 60, 60 }, { 10, TABLE_WIDTH_LEAST }, { 300, TABLE_WIDTH }, { 0, TABLE_WIDTH }
+        { 80, 80 }, { 60, 60 }, { 10, TEXT_WIDTH_LEAST }, { 300, TEXT_WIDTH }, { 0, TEXT_WIDTH }
     };
     for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
         int other;
         FILE *file = terminal(widths[i][0], &other);
-        assert_int_equal(table_width(file), widths[i][1]);
+        assert_int_equal(text_width(file), widths[i][1]);
         fclose(file);
         close(other);
     }
@@ -113,9 +113,9 @@ static void test_bars(void **state)
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
     assert_non_null(file);
-    table_bar(file, "base", 25, 25, 50, "1.00x");
-    table_bar(file, "twice", 50, 25, 50, "2.00x");
-    table_bar(file, "none", 0, 0, 0, "-");
+    text_bar(file, "base", 25, 25, 50, "1.00x");
+    text_bar(file, "twice", 50, 25, 50, "2.00x");
+    text_bar(file, "none", 0, 0, 0, "-");
     fclose(file);
     char *lines[3], *rest = NULL;
     for (int i = 0; i < 3; i++)
@@ -127,7 +127,7 @@ static void test_bars(void **state)
     assert_int_equal(base, 38);
     assert_null(strchr(lines[2], '#'));
     for (int i = 0; i < 3; i++)
-        assert_true(strlen(lines[i]) <= TABLE_WIDTH);
+        assert_true(strlen(lines[i]) <= TEXT_WIDTH);
     free(text);
 }
 
