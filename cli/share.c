@@ -139,24 +139,3 @@ void spans_ranks(const spans *s, int ranks, timeline_rank *out)
     for (int r = 0; r < ranks; r++)
         out[r] = (timeline_rank){ r, s->list + (size_t)r * s->most, s->counts[r] };
 }
-
-bool spans_write_both(const spans *overlapped, const spans *sequential, int count, timeline picture,
-                      const char *path, char *error, size_t size)
-{
-    timeline_rank *ranks = calloc((size_t)count * 2, sizeof *ranks);
-    if (!ranks) {
-        snprintf(error, size, "out of memory");
-        return false;
-    }
-    spans_ranks(overlapped, count, ranks);
-    spans_ranks(sequential, count, ranks + count);
-    const timeline_panel panels[] = {
-        { "overlapped", ranks, count },
-        { "sequential", ranks + count, count },
-    };
-    picture.panels = panels;
-    picture.panel_count = 2;
-    bool written = timeline_write(&picture, path, error, size);
-    free(ranks);
-    return written;
-}

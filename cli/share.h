@@ -40,9 +40,4 @@ void spans_free(spans *s);
 /* The ranks of a panel, [ranks]. */
 void spans_ranks(const spans *s, int ranks, timeline_rank *out);
 
-/* picture: without panels.  They become an overlapped run and the same one in sequence, and it is
- * written, as timeline_write does. */
-bool spans_write_both(const spans *overlapped, const spans *sequential, int ranks, timeline picture,
-                      const char *path, char *error, size_t size);
-
 #endif /* CLI_SHARE_H */

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "decode.h"
+#include "job.h"
 #include "measure.h"
 #include "text.h"
-#include "traced.h"
 
 enum { WARM = 2 };
 
@@ -55,21 +55,6 @@ static imbrex_status make_steps(rank_state *s)
     return share_barrier(s->group);
 }
 
-/* A GPU's calls follow each other, and from the first round on they are replays, if asked for. */
-static imbrex_status prepare_gpu(rank_state *s)
-{
-    int inner;
-    TRY(measure_by(s->timer, &s->share, s->candidates, DECODE_VERSIONS, 1, 1, NULL));
-    TRY(measure_inner(s->timer, &s->share, &s->candidates[DECODE_STEP], &inner));
-    TRY(share_barrier(s->group));
-    for (int i = 0; i < DECODE_VERSIONS; i++) {
-        if (s->request->graph)
-            TRY(measure_capture(s->timer, &s->candidates[i], 1, &s->graphs[i]));
-        s->candidates[i].inner = inner;
-    }
-    return IMBREX_OK;
-}
-
 /* Where heads are shared out, attention has no peers in a step, either. */
 static imbrex_status time_steps(rank_state *s)
 {
@@ -86,7 +71,8 @@ static imbrex_status time_steps(rank_state *s)
     TRY(decode_step_run(&s->step));
     TRY(imbrex_stream_sync(s->group, s->on.stream));
     if (s->timer)
-        TRY(prepare_gpu(s));
+        TRY(job_prepare_gpu(s->timer, &s->share, s->candidates, DECODE_VERSIONS, DECODE_STEP,
+                            s->request->graph, s->graphs));
     TRY(measure_by(s->timer, &s->share, s->candidates, DECODE_VERSIONS, WARM,
                    (int)s->request->rounds, s->shown));
     for (int i = 0; i < DECODE_VERSIONS; i++)
@@ -127,27 +113,12 @@ static imbrex_status collect(rank_state *s, void **host)
     return failure_drain(enqueue_again(s, *host), s->group, s->on.stream);
 }
 
-/* Whether ranks have different bytes: each is told all ranks' sums of theirs. */
-static imbrex_status compare(rank_state *s, const unsigned char *y, int *apart)
-{
-    size_t bytes = bytes_of(s, s->shape.batch * s->shape.hidden);
-    uint64_t sum = 14695981039346656037u, *sums = calloc((size_t)s->ranks, sizeof *sums);
-    for (size_t i = 0; i < bytes; i++)
-        sum = (sum ^ y[i]) * 1099511628211u;
-    imbrex_status status = sums ? share_all(&s->share, &sum, sizeof sum, sums) : IMBREX_NO_MEMORY;
-    *apart = 0;
-    for (int r = 0; r < s->ranks && status == IMBREX_OK; r++)
-        *apart = *apart || sums[r] != sum;
-    free(sums);
-    return status;
-}
-
 /* Each rank looks at its part of the rows. */
 static imbrex_status check(rank_state *s, const void *y)
 {
     int64_t b = s->shape.batch;
     int apart;
-    TRY(compare(s, y, &apart));
+    TRY(job_compare(&s->share, y, bytes_of(s, s->shape.batch * s->shape.hidden), &apart));
     decode_error mine, *all = calloc((size_t)s->ranks, sizeof *all);
     bool ok = all && decode_check(s->request->reference, s->shape.dtype, b * s->rank / s->ranks,
                                   b * (s->rank + 1) / s->ranks, y, s->shown, &mine);
@@ -182,12 +153,12 @@ static imbrex_status trace_step(rank_state *s, decode_step *step, const char *al
 {
     decode_step telling = { 0 };
     traced_step which = { s, s->timer ? &telling : step };
-    const traced t = { { s->group, s->alone }, 2, &s->share, run_traced, &which };
+    const job_traced t = { { s->group, s->alone }, 2, &s->share, run_traced, &which };
     if (!s->timer)
-        return traced_take(&t, median_us, out);
-    TRY(traced_begin(&t));
+        return job_trace(&t, median_us, out);
+    TRY(job_trace_begin(&t));
     TRY(decode_step_create(s->group, s->alone, &s->shape, algorithm, true, &s->on, &telling));
-    imbrex_status status = traced_take(&t, median_us, out);
+    imbrex_status status = job_trace(&t, median_us, out);
     decode_step_destroy(&telling);
     return status;
 }
@@ -247,29 +218,6 @@ static imbrex_status begin(rank_state *s)
     return IMBREX_OK;
 }
 
-/* Not where y is wrong: all ranks have the same error to judge by. */
-static int write_output(const rank_state *s, const void *y)
-{
-    st_error error;
-    st_tensor tensor = {
-        .name = "y",
-        .dtype = st_dtype_of(s->shape.dtype),
-        .rank = 2,
-        .shape = { s->shape.batch, s->shape.hidden },
-        .data = y,
-    };
-    if (s->rank != 0)
-        return CLI_OK;
-    if (s->result.checked && !decode_check_passed(&s->result.error, s->shape.dtype))
-        text_say(stderr, "imbrex decode: y is wrong: nothing is written to '%s'\n",
-                 s->request->output);
-    else if (!st_write(s->request->output, &tensor, 1, NULL, &error))
-        text_say(stderr, "imbrex decode: %s\n", error.text);
-    else
-        return CLI_OK;
-    return CLI_FAILED;
-}
-
 static imbrex_status finish(rank_state *s, int *code)
 {
     const decode_request *q = s->request;
@@ -279,8 +227,10 @@ static imbrex_status finish(rank_state *s, int *code)
         status = collect(s, &y);
     if (status == IMBREX_OK && q->check)
         status = check(s, y);
-    if (status == IMBREX_OK && q->output)
-        *code = write_output(s, y);
+    bool wrong = s->result.checked && !decode_check_passed(&s->result.error, s->shape.dtype);
+    if (status == IMBREX_OK && q->output && s->rank == 0)
+        *code = job_write_y("decode", q->output, s->shape.dtype, s->shape.batch, s->shape.hidden, y,
+                            wrong);
     free(y);
     if (status != IMBREX_OK)
         return status;
@@ -288,7 +238,7 @@ static imbrex_status finish(rank_state *s, int *code)
         *code = CLI_FAILED;
     if (s->rank == 0)
         (q->json ? decode_print_json : decode_print_table)(&s->result);
-    if (q->check && !decode_check_passed(&s->result.error, s->shape.dtype))
+    if (wrong)
         *code = CLI_FAILED;
     return IMBREX_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "decode.h"
+#include "job.h"
 #include "matrix.h"
 #include "measure.h"
 #include "text.h"
@@ -195,5 +196,5 @@ bool decode_write_timeline(const decode_result *r, const spans *step, const span
         .streams = streams,
         .stream_count = 2,
     };
-    return spans_write_both(step, sequential, r->ranks, picture, path, error, size);
+    return job_draw(step, sequential, r->ranks, picture, path, error, size);
 }

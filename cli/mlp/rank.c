@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job.h"
 #include "measure.h"
 #include "text.h"
-#include "traced.h"
 
 enum { WARM = 2 };
 enum { PRODUCTS, SEQUENTIAL, OVERLAPPED, VERSIONS };
@@ -86,21 +86,6 @@ static imbrex_status make_blocks(rank_state *s)
     return share_barrier(s->group);
 }
 
-/* A GPU's calls follow each other, and from the first round on they are replays, if asked for. */
-static imbrex_status prepare_gpu(rank_state *s)
-{
-    int inner;
-    TRY(measure_by(s->timer, &s->share, s->candidates, VERSIONS, 1, 1, NULL));
-    TRY(measure_inner(s->timer, &s->share, &s->candidates[OVERLAPPED], &inner));
-    TRY(share_barrier(s->group));
-    for (int i = 0; i < VERSIONS; i++) {
-        if (s->request->graph)
-            TRY(measure_capture(s->timer, &s->candidates[i], 1, &s->graphs[i]));
-        s->candidates[i].inner = inner;
-    }
-    return IMBREX_OK;
-}
-
 static imbrex_status time_blocks(rank_state *s)
 {
     const candidate versions[VERSIONS] = {
@@ -110,7 +95,8 @@ static imbrex_status time_blocks(rank_state *s)
     };
     memcpy(s->candidates, versions, sizeof versions);
     if (s->timer)
-        TRY(prepare_gpu(s));
+        TRY(job_prepare_gpu(s->timer, &s->share, s->candidates, VERSIONS, OVERLAPPED,
+                            s->request->graph, s->graphs));
     TRY(measure_by(s->timer, &s->share, s->candidates, VERSIONS, WARM, (int)s->request->rounds,
                    s->shown));
     s->result.products_us = s->candidates[PRODUCTS].us;
@@ -150,27 +136,14 @@ static imbrex_status collect(rank_state *s, void **host)
     return status;
 }
 
-/* Whether ranks have different bytes: each is told all ranks' sums of theirs. */
-static imbrex_status compare(rank_state *s, const unsigned char *y, int *apart)
-{
-    size_t bytes = (size_t)(s->shape.tokens * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
-    uint64_t sum = 14695981039346656037u, *sums = calloc((size_t)s->ranks, sizeof *sums);
-    for (size_t i = 0; i < bytes; i++)
-        sum = (sum ^ y[i]) * 1099511628211u;
-    imbrex_status status = sums ? share_all(&s->share, &sum, sizeof sum, sums) : IMBREX_NO_MEMORY;
-    *apart = 0;
-    for (int r = 0; r < s->ranks && status == IMBREX_OK; r++)
-        *apart = *apart || sums[r] != sum;
-    free(sums);
-    return status;
-}
-
 static imbrex_status check(rank_state *s, const char *y)
 {
     int apart = 0;
     const mlp_choice own = mlp_choice_from(&s->choice, s->shape.routed.gate.top_k, s->row0);
+    const size_t bytes =
+        (size_t)(s->shape.tokens * s->shape.hidden * matrix_dtype_bytes(s->shape.dtype));
     if (s->shape.replicated)
-        TRY(compare(s, (const unsigned char *)y, &apart));
+        TRY(job_compare(&s->share, y, bytes, &apart));
     mlp_error mine, *all = calloc((size_t)s->ranks, sizeof *all);
     const mlp_model *m = s->model;
     const char *at =
@@ -208,12 +181,12 @@ static imbrex_status trace_block(rank_state *s, mlp_block *block, const char *al
 {
     mlp_block telling = { 0 };
     traced_block which = { s, s->timer ? &telling : block };
-    const traced t = { { s->group }, 1, &s->share, run_traced, &which };
+    const job_traced t = { { s->group }, 1, &s->share, run_traced, &which };
     if (!s->timer)
-        return traced_take(&t, median_us, out);
-    TRY(traced_begin(&t));
+        return job_trace(&t, median_us, out);
+    TRY(job_trace_begin(&t));
     TRY(mlp_block_create(s->group, &s->shape, algorithm, 0, &block->on, &telling));
-    imbrex_status status = traced_take(&t, median_us, out);
+    imbrex_status status = job_trace(&t, median_us, out);
     mlp_block_destroy(&telling);
     return status;
 }
@@ -292,29 +265,6 @@ static imbrex_status begin(rank_state *s)
     return IMBREX_OK;
 }
 
-/* Not where y is wrong: all ranks have the same error to judge by. */
-static int write_output(const rank_state *s, const void *y)
-{
-    st_error error;
-    st_tensor tensor = {
-        .name = "y",
-        .dtype = st_dtype_of(s->shape.dtype),
-        .rank = 2,
-        .shape = { s->shape.tokens, s->shape.hidden },
-        .data = y,
-    };
-    if (s->rank != 0)
-        return CLI_OK;
-    if (s->result.checked && !mlp_check_passed(&s->result.error, s->result.bound))
-        text_say(stderr, "imbrex mlp: y is wrong: nothing is written to '%s'\n",
-                 s->request->output);
-    else if (!st_write(s->request->output, &tensor, 1, NULL, &error))
-        text_say(stderr, "imbrex mlp: %s\n", error.text);
-    else
-        return CLI_OK;
-    return CLI_FAILED;
-}
-
 static imbrex_status finish(rank_state *s, int *code)
 {
     const mlp_request *q = s->request;
@@ -326,8 +276,10 @@ static imbrex_status finish(rank_state *s, int *code)
         status = look_at_choice(s);
     if (status == IMBREX_OK && q->check)
         status = check(s, y);
-    if (status == IMBREX_OK && q->output)
-        *code = write_output(s, y);
+    bool wrong = s->result.checked && !mlp_check_passed(&s->result.error, s->result.bound);
+    if (status == IMBREX_OK && q->output && s->rank == 0)
+        *code = job_write_y("mlp", q->output, s->shape.dtype, s->shape.tokens, s->shape.hidden, y,
+                            wrong);
     free(y);
     if (status != IMBREX_OK)
         return status;
@@ -335,7 +287,7 @@ static imbrex_status finish(rank_state *s, int *code)
         *code = CLI_FAILED;
     if (s->rank == 0)
         (q->json ? mlp_print_json : mlp_print_table)(&s->result);
-    if (q->check && !mlp_check_passed(&s->result.error, s->result.bound))
+    if (wrong)
         *code = CLI_FAILED;
     return IMBREX_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "job.h"
 #include "matrix.h"
 #include "measure.h"
 #include "mlp.h"
@@ -265,5 +266,5 @@ bool mlp_write_timeline(const mlp_result *r, const spans *overlapped, const span
         .streams = streams,
         .stream_count = 3,
     };
-    return spans_write_both(overlapped, sequential, r->ranks, picture, path, error, size);
+    return job_draw(overlapped, sequential, r->ranks, picture, path, error, size);
 }
