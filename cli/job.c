@@ -27,6 +27,18 @@ imbrex_status job_prepare_gpu(cuda_timer *timer, share *s, candidate *candidates
     return IMBREX_OK;
 }
 
+void job_print_how(const char *compared, bool device_clock, bool graph)
+{
+    if (measure_wire() > 0)
+        text_wrap(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
+                  measure_wire());
+    text_wrap(stdout, 2, "  Compared with %s, nothing sent.%s%s\n", compared,
+              device_clock ? " By the GPU's clock" : "",
+              !device_clock ? ""
+              : graph       ? ", replays of a CUDA graph of each."
+                            : ".");
+}
+
 /* ---- y --------------------------------------------------------------------------------------- */
 
 imbrex_status job_compare(share *s, const void *y, size_t bytes, int *apart)

@@ -15,6 +15,9 @@
 IMBREX_TRY job_prepare_gpu(cuda_timer *timer, share *s, candidate *candidates, int count, int like,
                            bool graph, cuda_graph **graphs);
 
+/* For people, above the figures: with what they are compared, and by which clock. */
+void job_print_how(const char *compared, bool device_clock, bool graph);
+
 /* ---- y --------------------------------------------------------------------------------------- */
 
 /* Collective, blocks: whether ranks have different bytes, 1 or 0.  Each is told all ranks' sums of

@@ -82,14 +82,7 @@ void decode_print_table(const decode_result *r)
     print_plan("gather", r->gather);
     print_plan("attention", r->attend);
     print_plan("output", r->output);
-    if (measure_wire() > 0)
-        text_wrap(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
-                  measure_wire());
-    text_wrap(stdout, 2, "  Compared with the same work of a rank, nothing sent.%s%s\n",
-              r->device_clock ? " By the GPU's clock" : "",
-              !r->device_clock ? ""
-              : r->graph       ? ", replays of a CUDA graph of each."
-                               : ".");
+    job_print_how("the same work of a rank", r->device_clock, r->graph);
     printf("\n  %-42s%10s%21s\n", "attention", "ms", "of own");
     row(r, "own: to the tokens and heads of this rank", DECODE_ATTEND_OWN, DECODE_ATTEND_OWN);
     row(r, r->shape.by_heads ? "in the step: the same" : "to all tokens: merged over ranks",

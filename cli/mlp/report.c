@@ -130,15 +130,7 @@ static void print_layer(const mlp_result *r)
 
 static void print_times(const mlp_result *r)
 {
-    if (measure_wire() > 0)
-        text_wrap(stdout, 2, "  The wire between ranks is emulated: %g GB/s (IMBREX_CPU_LINK).\n",
-                  measure_wire());
-    text_wrap(stdout, 2,
-              "  Compared with the products alone: what each rank multiplies, nothing sent.%s%s\n",
-              r->device_clock ? " By the GPU's clock" : "",
-              !r->device_clock ? ""
-              : r->graph       ? ", replays of a CUDA graph of each."
-                               : ".");
+    job_print_how("the products alone: what each rank multiplies", r->device_clock, r->graph);
     printf("\n  %-36s%10s%23s\n", "", "ms", "of the products alone");
     row(r, "products alone, nothing sent", r->products_us);
     row(r, "sequential: communicate, compute", r->sequential_us);
