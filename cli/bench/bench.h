@@ -84,7 +84,8 @@ enum { BENCH_CANDIDATES = BENCH_ALGORITHMS + 3 };
 /* A candidate's figures; NAN where there is none. */
 typedef struct bench_figure {
     const char *name;
-    char plan[640];                /* imbrex_plan_describe, or empty */
+    char plan[640]; /* imbrex_plan_describe, or empty */
+    bench_facts facts;
     double us, host_us;            /* of one call; its time on the host */
     double plan_ms, plan_again_ms; /* to make the plan the first and the second time */
 } bench_figure;

@@ -59,6 +59,29 @@ void bench_call_close(bench_call *call)
     *call = (bench_call){ 0 };
 }
 
+/* What is behind a key; "": it is not there. */
+static const char *value_of(const char *facts, const char *key)
+{
+    const char *at = strstr(facts, key);
+    return at ? at + strlen(key) : "";
+}
+
+bench_facts bench_plan_facts(const imbrex_plan *plan)
+{
+    char text[4096];
+    bench_facts facts = { .sent_inside = (double)NAN, .sent_between = (double)NAN };
+    imbrex_plan_facts(plan, text, sizeof text);
+    const char *algorithm = value_of(text, "\"algorithm\": \"");
+    snprintf(facts.algorithm, sizeof facts.algorithm, "%.*s", (int)strcspn(algorithm, "\""),
+             algorithm);
+    facts.measured = strncmp(value_of(text, "\"measured\": "), "true", 4) == 0;
+    if (*value_of(text, "\"net\": \"")) {
+        facts.sent_inside = strtod(value_of(text, "\"sent_inside\": "), NULL);
+        facts.sent_between = strtod(value_of(text, "\"sent_between\": "), NULL);
+    }
+    return facts;
+}
+
 /* ---- The BLAS -------------------------------------------------------------------------------- */
 
 int bench_blas_threads(const bench_shape *shape)

@@ -170,6 +170,15 @@ double bench_call_host_us(bench_call *call, int warm, int rounds);
 /* Destroys the plan too. */
 void bench_call_close(bench_call *call);
 
+/* Of what imbrex_plan_facts says of a plan. */
+typedef struct bench_facts {
+    char algorithm[32]; /* "": there is no plan */
+    bool measured;
+    double sent_inside, sent_between; /* bytes of the latest run; NAN: there is one node */
+} bench_facts;
+
+bench_facts bench_plan_facts(const imbrex_plan *plan);
+
 /* ---- candidates.c: the BLAS that this tool was built with ------------------------------------ */
 
 /* Whether this build has one, and it can compute what this plan does: float32, in host memory. */

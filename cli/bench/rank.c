@@ -54,6 +54,12 @@ static imbrex_status make_plan(case_state *s, const char *algorithm, bool whole,
     return status;
 }
 
+static void note_plan(const imbrex_plan *plan, bench_figure *figure)
+{
+    imbrex_plan_describe(plan, figure->plan, sizeof figure->plan);
+    figure->facts = bench_plan_facts(plan);
+}
+
 /* Made twice: what was compiled for the first is found by the second. */
 static imbrex_status add_plan(case_state *s, const char *name, const char *algorithm, bool whole)
 {
@@ -68,7 +74,7 @@ static imbrex_status add_plan(case_state *s, const char *name, const char *algor
     imbrex_status status = make_plan(s, algorithm, whole, &call->plan, &figure->plan_again_ms);
     imbrex_plan_destroy(first);
     TRY(status);
-    imbrex_plan_describe(call->plan, figure->plan, sizeof figure->plan);
+    note_plan(call->plan, figure);
     add(s, name, bench_call_run, call, whole ? s->setting->alone : s->setting->group);
     return IMBREX_OK;
 }
@@ -203,7 +209,7 @@ static imbrex_status time_all(case_state *s)
         bench_figure *figure = &s->result->figures[i];
         figure->us = s->candidates[i].us / (q->graph ? GRAPH_CALLS : 1);
         if (s->calls[i].plan) /* now with what a run has sent */
-            imbrex_plan_describe(s->calls[i].plan, figure->plan, sizeof figure->plan);
+            note_plan(s->calls[i].plan, figure);
     }
     s->result->count = s->count;
     return IMBREX_OK;

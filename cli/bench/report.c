@@ -201,31 +201,21 @@ static void words(const char *key, const char *value)
         fputs("null", stdout);
 }
 
-/* Bytes that rank 0 sends in a run, as a plan over nodes tells: within its node, and to others. */
-static void sent(const bench_figure *f, double *within, double *between)
-{
-    unsigned long long bytes[2];
-    const char *at = strstr(f->plan, "the latest run sent ");
-    bool told = at && sscanf(at, "the latest run sent %llu bytes within the node, %llu", &bytes[0],
-                             &bytes[1]) == 2;
-    *within = told ? (double)bytes[0] : (double)NAN;
-    *between = told ? (double)bytes[1] : (double)NAN;
-}
-
 static void json_candidate(const bench_result *r, const bench_figure *f)
 {
     printf("{ \"name\": ");
     text_json(stdout, f->name, strlen(f->name));
     words("plan", f->plan);
+    words("algorithm", f->facts.algorithm);
+    printf(", \"measured\": %s", !*f->plan ? "null" : f->facts.measured ? "true" : "false");
     number("us", f->us);
     number("over", f->us / r->figures[r->base].us);
     number("gflop_s", gflop_s(r, f));
     number("gb_s_received", gb_s(r, f));
     number("gb_s_cache", gb_s_read(r, f));
-    double within, between;
-    sent(f, &within, &between);
-    number("bytes_within_node", within);
-    number("bytes_between_nodes", between);
+    /* Of rank 0, in a run over nodes. */
+    number("bytes_within_node", *f->plan ? f->facts.sent_inside : (double)NAN);
+    number("bytes_between_nodes", *f->plan ? f->facts.sent_between : (double)NAN);
     number("host_us", f->host_us);
     number("plan_ms", *f->plan ? f->plan_ms : (double)NAN);
     number("plan_again_ms", *f->plan ? f->plan_again_ms : (double)NAN);

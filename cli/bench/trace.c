@@ -64,14 +64,10 @@ static imbrex_status run_some(bench_call *call, int times)
 /* "chosen (copy)". */
 static void name_panel(const char *algorithm, const imbrex_plan *plan, char *name, size_t size)
 {
-    static const char key[] = "\"algorithm\": \"";
-    char facts[4096];
-    snprintf(name, size, "%s", algorithm ? algorithm : "chosen");
-    imbrex_plan_facts(plan, facts, sizeof facts);
-    const char *found = strstr(facts, key);
-    const char *chosen = found ? found + sizeof key - 1 : "";
-    if (!algorithm && found)
-        snprintf(name, size, "chosen (%.*s)", (int)strcspn(chosen, "\""), chosen);
+    if (algorithm)
+        snprintf(name, size, "%s", algorithm);
+    else
+        snprintf(name, size, "chosen (%s)", bench_plan_facts(plan).algorithm);
 }
 
 /* The plan is made while tracing is on: a GPU's kernels are then compiled to tell. */

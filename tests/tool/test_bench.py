@@ -296,10 +296,12 @@ class Bench(unittest.TestCase):
             self.assertEqual([len(row) for row in rows if row[-1] == "kept"], [4], done.stdout)
             kept = [row[0] for row in rows if row[-1] == "kept"][0]
             _, candidates = self.result(*words, IMBREX_CACHE_DIR=folder)  # a later run knows it
-            self.assertIn(": %s (measured: " % kept, candidates["chosen"]["plan"])
-            self.assertIn("(desc.algorithm)", candidates["sequential"]["plan"])
+            self.assertEqual((candidates["chosen"]["algorithm"], candidates["chosen"]["measured"]),
+                             (kept, True))
+            self.assertEqual((candidates["sequential"]["algorithm"],
+                              candidates["sequential"]["measured"]), ("sequential", False))
             _, candidates = self.result(*words, "--tune", IMBREX_CACHE_DIR=folder)  # JSON alone
-            self.assertIn(" (measured: ", candidates["chosen"]["plan"])
+            self.assertIs(candidates["chosen"]["measured"], True)
 
     def lines(self, *words):
         """One parsed object a line."""
