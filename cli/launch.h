@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct options_page; /* options.h */
+
 typedef enum launch_output {
     LAUNCH_PREFIX, /* whole lines, "[rank] " before each */
     LAUNCH_LINES,  /* whole lines as they are */
@@ -56,7 +58,6 @@ int launch_ranks(const launch_options *options, int (*rank_main)(int rank, void 
 /* How many ranks a command has: `given` by --ranks, or if that is 0 `usual`; but as some launcher's
  * rank so many as that has started, which is not to be contradicted.  0: the launcher does not say,
  * which the library will refuse; OPTIONS_WRONG: it was said what is wrong. */
-struct options_page;
 int launch_count(const struct options_page *page, int64_t given, int usual);
 
 /* Calls rank_main(rank, request) on so many ranks, which are started here and write to our output;
