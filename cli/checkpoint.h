@@ -206,10 +206,6 @@ bool checkpoint_has(const checkpoint *from, const char *name);
 /* The file that a tensor is in, as the index names it. */
 const char *checkpoint_holder(const checkpoint *from, const char *name);
 
-/* What stands before "layers.N." in the names that are looked for. */
-enum { CHECKPOINT_MODELS = 4 };
-extern const char *const checkpoint_models[CHECKPOINT_MODELS];
-
 /* Says that the name is not there and what is, and returns false. */
 bool checkpoint_fail_missing(const checkpoint *from, const char *name, st_error *error);
 
@@ -223,9 +219,31 @@ bool checkpoint_matrix(checkpoint *from, const char *name, matrix *out,
 bool checkpoint_vector(checkpoint *from, const char *name, matrix *out,
                        st_error *error) ST_MUST_CHECK;
 
-/* A name with this prefix in one of the files that are open, which the index does not have: others
- * read it.  NULL: none. */
-const char *checkpoint_unlisted(const checkpoint *from, const char *prefix);
+/* False if one of the files that are open has a name with this prefix that the index does not have:
+ * others read it. */
+bool checkpoint_all_listed(const checkpoint *from, const char *prefix,
+                           st_error *error) ST_MUST_CHECK;
+
+/* What stands before "layers.N." in the names that are looked for. */
+enum { CHECKPOINT_MODELS = 4 };
+extern const char *const checkpoint_models[CHECKPOINT_MODELS];
+
+/* Where tensors of a layer are: "<model>layers.N.<part>" is before the rest of their names. */
+typedef struct checkpoint_layer {
+    const char *model, *part;
+} checkpoint_layer;
+
+/* Of parts[count], behind `model` or, if that is NULL, each of checkpoint_models: the first two
+ * that have layer N.  Returns how many they are. */
+int checkpoint_find_layer(const checkpoint *from, const char *model, const char *const *parts,
+                          int count, int layer, checkpoint_layer found[2]);
+
+/* The first and the last layer there; -1: there is none. */
+void checkpoint_find_layers(const checkpoint *from, const char *model, const char *const *parts,
+                            int count, int *first, int *last);
+
+/* Whether the name of a tensor says that a layer is quantised. */
+bool checkpoint_is_quantised(const char *name);
 
 /* ---- model_config.c: config.json: its texts, its numbers, its values ------------------------- */
 

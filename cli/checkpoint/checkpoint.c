@@ -12,9 +12,6 @@
 
 #include "output.h"
 
-const char *const checkpoint_models[CHECKPOINT_MODELS] = { "model.", "", "language_model.model.",
-                                                           "model.language_model." };
-
 enum { MAX_JSON_BYTES = 100000000, NAME_BYTES = 96 };
 
 static const char whole_name[] = "model.safetensors"; /* goes before an index */
@@ -348,20 +345,88 @@ bool checkpoint_vector(checkpoint *from, const char *name, matrix *out, st_error
     return find_tensor(from, name, &file, &tensor, error) && st_vector(file, tensor, out, error);
 }
 
-const char *checkpoint_unlisted(const checkpoint *from, const char *prefix)
+const char *checkpoint_path(const checkpoint *from)
+{
+    return from->path;
+}
+
+bool checkpoint_all_listed(const checkpoint *from, const char *prefix, st_error *error)
 {
     for (size_t i = 0; from->places && i < from->shard_count; i++) {
         const st_file *file = from->shards[i].file;
         for (size_t k = 0; k < st_count(file); k++) {
             const char *name = st_at(file, k)->name;
             if (strncmp(name, prefix, strlen(prefix)) == 0 && !checkpoint_has(from, name))
-                return name;
+                return st_fail(error,
+                               "%s: does not name the tensor %.120s, which is in a file that it "
+                               "names: download both again",
+                               st_path_tail(from->path), name);
         }
     }
-    return NULL;
+    return true;
 }
 
-const char *checkpoint_path(const checkpoint *from)
+/* ---- Layers, by the names of their tensors --------------------------------------------------- */
+
+const char *const checkpoint_models[CHECKPOINT_MODELS] = { "model.", "", "language_model.model.",
+                                                           "model.language_model." };
+
+/* N in "<model>layers.N.<part><anything>", else -1. */
+static int layer_of(const char *name, const char *model, const char *part)
 {
-    return from->path;
+    int layer, end = 0;
+    size_t length = strlen(model);
+    if (strncmp(name, model, length) != 0 ||
+        sscanf(name + length, "layers.%9d.%n", &layer, &end) != 1 || !end ||
+        strncmp(name + length + end, part, strlen(part)) != 0)
+        return -1;
+    return layer;
+}
+
+static bool has_layer(const checkpoint *from, const char *model, const char *part, int layer)
+{
+    for (size_t i = 0; i < checkpoint_count(from); i++)
+        if (layer_of(checkpoint_name(from, i), model, part) == layer)
+            return true;
+    return false;
+}
+
+int checkpoint_find_layer(const checkpoint *from, const char *model, const char *const *parts,
+                          int count, int layer, checkpoint_layer found[2])
+{
+    const char *const *list = model ? &model : checkpoint_models;
+    int models = model ? 1 : CHECKPOINT_MODELS, have = 0;
+    for (int i = 0; i < models * count && layer >= 0 && have < 2; i++) {
+        const checkpoint_layer at = { list[i / count], parts[i % count] };
+        if (has_layer(from, at.model, at.part, layer))
+            found[have++] = at;
+    }
+    return have;
+}
+
+void checkpoint_find_layers(const checkpoint *from, const char *model, const char *const *parts,
+                            int count, int *first, int *last)
+{
+    const char *const *list = model ? &model : checkpoint_models;
+    int models = model ? 1 : CHECKPOINT_MODELS;
+    *first = *last = -1;
+    for (size_t i = 0; i < checkpoint_count(from); i++) {
+        for (int k = 0; k < models * count; k++) {
+            int other = layer_of(checkpoint_name(from, i), list[k / count], parts[k % count]);
+            if (other >= 0 && (*first < 0 || other < *first))
+                *first = other;
+            if (other > *last)
+                *last = other;
+        }
+    }
+}
+
+bool checkpoint_is_quantised(const char *name)
+{
+    static const char *const words[] = { "qweight", "qzeros",       "g_idx",  "scale", "zero_point",
+                                         "packed",  "weight_shape", "absmax", "quant", ".SCB" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(name, words[i]))
+            return true;
+    return false;
 }

@@ -15,9 +15,8 @@ enum { NAME_BYTES = DECODE_PREFIX + 32 };
 
 /* ---- What is there beside the weights -------------------------------------------------------- */
 
-static const char quantised[] = "the layer is quantised: convert it to BF16, F16 or F32";
-
-/* Words of names, and what they say of the layer; the first that a name has counts. */
+/* Words of names, and what they say of the layer; the first that a name has counts.  NULL: those
+ * of quantised ones. */
 static const struct {
     const char *word, *says;
 } strange[] = {
@@ -25,16 +24,7 @@ static const struct {
     { "kv_a_proj", "attention with a latent cache (MLA) is not computed" },
     { "sinks", "attention sinks are not computed" },
     { "lora_", "merge the adapter into the weights" },
-    { "qweight", quantised },
-    { "qzeros", quantised },
-    { "g_idx", quantised },
-    { "scale", quantised },
-    { "zero_point", quantised },
-    { "packed", quantised },
-    { "weight_shape", quantised },
-    { "absmax", quantised },
-    { "quant", quantised },
-    { ".SCB", quantised },
+    { NULL, "the layer is quantised: convert it to BF16, F16 or F32" },
     { "norm.bias", "only RMSNorm is computed, which has no bias" },
 };
 
@@ -43,7 +33,8 @@ static bool refuse(const checkpoint *from, int layer, const char *name, const ch
 {
     const char *says = "only q_proj, k_proj, v_proj and o_proj, q_norm and k_norm are computed";
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
-        if (strstr(rest, strange[i].word)) {
+        const char *word = strange[i].word;
+        if (word ? strstr(rest, word) != NULL : checkpoint_is_quantised(rest)) {
             says = strange[i].says;
             break;
         }
@@ -54,39 +45,16 @@ static bool refuse(const checkpoint *from, int layer, const char *name, const ch
 
 /* ---- Which layer ----------------------------------------------------------------------------- */
 
-/* The layer's number in "<model>layers.<n>.self_attn.<anything>", else -1. */
-static int layer_of(const char *name, const char *model)
-{
-    int layer, end = 0;
-    size_t length = strlen(model);
-    if (strncmp(name, model, length) != 0 ||
-        sscanf(name + length, "layers.%9d.self_attn.%n", &layer, &end) != 1 || !end)
-        return -1;
-    return layer;
-}
+static const char *const below[] = { "self_attn." };
 
-static bool has_layer(const checkpoint *from, const char *model, int layer)
+/* model: as it was asked for, or NULL. */
+static bool fail_layer(const checkpoint *from, const char *model, int layer, st_error *error)
 {
-    for (size_t i = 0; i < checkpoint_count(from); i++)
-        if (layer_of(checkpoint_name(from, i), model) == layer)
-            return true;
-    return false;
-}
-
-static bool fail_layer(const checkpoint *from, const char *asked, int layer, st_error *error)
-{
-    const char *const *list = asked ? &asked : checkpoint_models;
-    size_t count = asked ? 1 : CHECKPOINT_MODELS;
-    int first = -1, last = -1;
+    int first, last;
     char name[NAME_BYTES];
-    for (size_t i = 0; i < checkpoint_count(from) * count; i++) {
-        int other = layer_of(checkpoint_name(from, i / count), list[i % count]);
-        if (other >= 0 && (first < 0 || other < first))
-            first = other;
-        if (other > last)
-            last = other;
-    }
-    snprintf(name, sizeof name, "%slayers.%d.self_attn.q_proj.weight", list[0], layer);
+    checkpoint_find_layers(from, model, below, 1, &first, &last);
+    snprintf(name, sizeof name, "%slayers.%d.self_attn.q_proj.weight",
+             model ? model : checkpoint_models[0], layer);
     if (first < 0)
         return checkpoint_fail_missing(from, name, error);
     return st_fail(error, "%s: has attention in layers %d to %d, and not in %d",
@@ -96,21 +64,16 @@ static bool fail_layer(const checkpoint *from, const char *asked, int layer, st_
 static bool find_prefix(const checkpoint *from, const char *asked, int layer, char *prefix,
                         st_error *error)
 {
-    const char *const *list = asked ? &asked : checkpoint_models, *model = NULL;
-    for (int i = 0; i < (asked ? 1 : CHECKPOINT_MODELS); i++) {
-        if (!has_layer(from, list[i], layer))
-            continue;
-        if (model)
-            return st_fail(
-                error,
-                "%s: has a layer %d below both '%s' and '%s': name one by --prefix, or a "
-                "file that has one",
-                st_path_tail(checkpoint_path(from)), layer, model, list[i]);
-        model = list[i];
-    }
-    if (!model)
+    checkpoint_layer found[2];
+    int count = checkpoint_find_layer(from, asked, below, 1, layer, found);
+    if (count > 1)
+        return st_fail(error,
+                       "%s: has a layer %d below both '%s' and '%s': name one by --prefix, or a "
+                       "file that has one",
+                       st_path_tail(checkpoint_path(from)), layer, found[0].model, found[1].model);
+    if (!count)
         return fail_layer(from, asked, layer, error);
-    int length = snprintf(prefix, DECODE_PREFIX, "%slayers.%d.self_attn.", model, layer);
+    int length = snprintf(prefix, DECODE_PREFIX, "%slayers.%d.self_attn.", found[0].model, layer);
     return length < DECODE_PREFIX ||
            st_fail(error, "--prefix is longer than %d characters", DECODE_PREFIX - 32);
 }
@@ -181,12 +144,8 @@ bool decode_layer_find(checkpoint *from, const char *model, int layer, decode_we
     for (int i = 0; i < TENSORS; i++)
         if (!read_one(from, prefix, &tensors[i], i >= WEIGHTS, error))
             return false;
-    const char *other = checkpoint_unlisted(from, prefix);
-    if (other)
-        return st_fail(error,
-                       "%s: does not name the tensor %.120s, which is in a file that it names: "
-                       "download both again",
-                       st_path_tail(checkpoint_path(from)), other);
+    if (!checkpoint_all_listed(from, prefix, error))
+        return false;
     weights->hidden = weights->q.cols;
     return true;
 }

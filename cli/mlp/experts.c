@@ -247,7 +247,7 @@ bool mlp_experts_find(checkpoint *from, const char *model, int layer, mlp_expert
         return st_fail(error, "%s: layer %d has a router or a shared expert, but no %sexperts.0",
                        st_path_tail(checkpoint_path(from)), layer, prefix);
     bool good = read_experts(&f, &x, error) && read_router(&f, &x, error) &&
-                read_shared(&f, &x, error) && mlp_layer_listed(from, prefix, error);
+                read_shared(&f, &x, error) && checkpoint_all_listed(from, prefix, error);
     *experts = x; /* the list is freed by the caller */
     return good;
 }

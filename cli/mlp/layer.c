@@ -12,11 +12,11 @@ enum { NAME_BYTES = MLP_LAYER_PREFIX + 64 };
 
 static const char experts[] = "experts with these names are not computed: docs/mlp.md has those "
                               "that are";
-static const char quantised[] = "the layer is quantised: convert it to BF16, F16 or F32";
 static const char others[] =
     "only weights and biases of gate_proj, up_proj and down_proj are computed";
 
-/* Words of names, and what they say of the layer; the first that a name has counts. */
+/* Words of names, and what they say of the layer; the first that a name has counts.  NULL: those
+ * of quantised ones. */
 static const struct {
     const char *word, *says;
 } strange[] = {
@@ -24,16 +24,7 @@ static const struct {
     { "router", experts },
     { "gate.", experts },
     { "layer_scale", others },
-    { "qweight", quantised },
-    { "qzeros", quantised },
-    { "g_idx", quantised },
-    { "scale", quantised },
-    { "zero_point", quantised },
-    { "packed", quantised },
-    { "weight_shape", quantised },
-    { "absmax", quantised },
-    { "quant", quantised },
-    { ".SCB", quantised },
+    { NULL, "the layer is quantised: convert it to BF16, F16 or F32" },
     { "lora_", "merge the adapter into the weights" },
     { "gate_up_proj.bias", "split what is fused into gate_proj and up_proj" },
     { "norm", "a norm inside the MLP is not computed" },
@@ -42,7 +33,7 @@ static const struct {
 static const char *find_strange(const char *name)
 {
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++)
-        if (strstr(name, strange[i].word))
+        if (strange[i].word ? strstr(name, strange[i].word) != NULL : checkpoint_is_quantised(name))
             return strange[i].says;
     return others;
 }
@@ -61,26 +52,6 @@ bool mlp_layer_refuse(const checkpoint *from, int layer, const char *name, st_er
 
 static const char *const below[] = { "mlp.", "block_sparse_moe." };
 enum { PARTS = sizeof below / sizeof *below };
-
-/* The layer's number in "<model>layers.<n>.<part><anything>", else -1. */
-static int layer_of(const char *name, const char *model, const char *part)
-{
-    int layer, end = 0;
-    size_t length = strlen(model);
-    if (strncmp(name, model, length) != 0 ||
-        sscanf(name + length, "layers.%9d.%n", &layer, &end) != 1 || !end ||
-        strncmp(name + length + end, part, strlen(part)) != 0)
-        return -1;
-    return layer;
-}
-
-static bool has_layer(const checkpoint *from, const char *model, const char *part, int layer)
-{
-    for (size_t i = 0; i < checkpoint_count(from); i++)
-        if (layer_of(checkpoint_name(from, i), model, part) == layer)
-            return true;
-    return false;
-}
 
 /* Experts may lie elsewhere, too: feed_forward.  A gate or a router there may be another's. */
 static bool is_expert(const char *name, const char *model, int layer)
@@ -114,22 +85,14 @@ bool mlp_layer_has_experts(const checkpoint *from, const char *model, int layer)
 /* model: as it was asked for, or NULL. */
 static bool fail_layer(const checkpoint *from, const char *model, int layer, st_error *error)
 {
-    const char *const *list = model ? &model : checkpoint_models,
-                      *expert = find_expert(from, model, layer);
-    int first = -1, last = -1, count = model ? 1 : CHECKPOINT_MODELS;
+    const char *expert = find_expert(from, model, layer);
+    int first, last;
     char name[NAME_BYTES];
-    for (size_t i = 0; i < checkpoint_count(from); i++) {
-        for (int k = 0; k < count * PARTS; k++) {
-            int other = layer_of(checkpoint_name(from, i), list[k / PARTS], below[k % PARTS]);
-            if (other >= 0 && (first < 0 || other < first))
-                first = other;
-            if (other > last)
-                last = other;
-        }
-    }
     if (expert)
         return mlp_layer_refuse(from, layer, expert, error);
-    snprintf(name, sizeof name, "%slayers.%d.mlp.gate_proj.weight", list[0], layer);
+    checkpoint_find_layers(from, model, below, PARTS, &first, &last);
+    snprintf(name, sizeof name, "%slayers.%d.mlp.gate_proj.weight",
+             model ? model : checkpoint_models[0], layer);
     if (first < 0)
         return checkpoint_fail_missing(from, name, error);
     return st_fail(error, "%s: has no layer %d: ask for one from %d to %d",
@@ -139,23 +102,18 @@ static bool fail_layer(const checkpoint *from, const char *model, int layer, st_
 bool mlp_layer_prefix(const checkpoint *from, const char *model, int layer, char *prefix,
                       st_error *error)
 {
-    const char *const *list = model ? &model : checkpoint_models, *found = NULL;
-    int count = model ? 1 : CHECKPOINT_MODELS, part = 0;
-    for (int i = 0; i < count * PARTS; i++) {
-        if (layer < 0 || !has_layer(from, list[i / PARTS], below[i % PARTS], layer))
-            continue;
-        if (found)
-            return st_fail(error,
-                           "%s: has a layer %d below both '%slayers.' (%s) and '%slayers.' (%s): "
-                           "name one by --prefix, or a file that has one",
-                           st_path_tail(checkpoint_path(from)), layer, found, below[part],
-                           list[i / PARTS], below[i % PARTS]);
-        found = list[i / PARTS];
-        part = i % PARTS;
-    }
-    if (!found)
+    checkpoint_layer found[2];
+    int count = checkpoint_find_layer(from, model, below, PARTS, layer, found);
+    if (count > 1)
+        return st_fail(error,
+                       "%s: has a layer %d below both '%slayers.' (%s) and '%slayers.' (%s): "
+                       "name one by --prefix, or a file that has one",
+                       st_path_tail(checkpoint_path(from)), layer, found[0].model, found[0].part,
+                       found[1].model, found[1].part);
+    if (!count)
         return fail_layer(from, model, layer, error);
-    int length = snprintf(prefix, MLP_LAYER_PREFIX, "%slayers.%d.%s", found, layer, below[part]);
+    int length =
+        snprintf(prefix, MLP_LAYER_PREFIX, "%slayers.%d.%s", found[0].model, layer, found[0].part);
     return length < MLP_LAYER_PREFIX ||
            st_fail(error, "--prefix is longer than %d characters", MLP_LAYER_PREFIX - 32);
 }
@@ -168,15 +126,6 @@ bool mlp_layer_fits(const checkpoint *from, int layer, const mlp_weights *weight
                    " features: at most %d of each are computed",
                    st_path_tail(checkpoint_path(from)), layer, weights->hidden, weights->ffn,
                    MLP_SIZE_MOST);
-}
-
-bool mlp_layer_listed(const checkpoint *from, const char *prefix, st_error *error)
-{
-    const char *other = checkpoint_unlisted(from, prefix);
-    return !other || st_fail(error,
-                             "%s: does not name the tensor %.120s, which is in a file that it "
-                             "names: download both again",
-                             st_path_tail(checkpoint_path(from)), other);
 }
 
 /* ---- The weights ----------------------------------------------------------------------------- */
@@ -320,7 +269,7 @@ bool mlp_layer_find(checkpoint *from, const char *model, int layer, mlp_weights 
     const bool fp8 = mlp_fp8_is(from, prefix, mlp_fp8_dense[DOWN]);
     if (!check_names(from, layer, prefix, fp8, error) ||
         !read_all(from, prefix, fp8, &mlp, error) || !split_fused(from, prefix, &mlp, error) ||
-        !mlp_layer_listed(from, prefix, error))
+        !checkpoint_all_listed(from, prefix, error))
         return false;
     mlp.ffn = mlp.up.rows;
     mlp.hidden = mlp.up.cols;

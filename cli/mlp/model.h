@@ -67,9 +67,6 @@ bool mlp_layer_fits(const checkpoint *from, int layer, const mlp_weights *weight
 /* Refuses a tensor of the layer by its name, and returns false. */
 bool mlp_layer_refuse(const checkpoint *from, int layer, const char *name, st_error *error);
 
-/* Whether all tensors below the prefix, of files that are open, are in the index, too. */
-bool mlp_layer_listed(const checkpoint *from, const char *prefix, st_error *error) ST_MUST_CHECK;
-
 /* Finds {gate,up,down}_proj.{weight,bias} below the prefix: shapes that fit each other, one dtype;
  * the gate and each bias may be missing, and gate over up may be gate_up_proj.weight.  Any other
  * tensor there is refused by its name, but for scales beside weights of 8 bits.  Neither
