@@ -1,6 +1,6 @@
 /* config.c - reads config.json, and refuses what it does not understand of an MLP: a number
  * that is left out makes another model. */
-#include "model.h"
+#include "mlp.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* experts.c - finds the experts of a layer by their names, as Mixtral, Qwen2-MoE, Qwen3-MoE and
  * DeepSeek have them, and refuses what it does not know. */
-#include "model.h"
+#include "mlp.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* fp8.c - layers whose weights are F8_E4M3: finds the scales beside them, and what config.json's
  * quantization_config says of scales and of activations. */
-#include "model.h"
+#include "mlp.h"
 
 #include <inttypes.h>
 #include <math.h>

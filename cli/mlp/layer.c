@@ -1,6 +1,6 @@
 /* layer.c - finds a dense layer's tensors by their names, and refuses names that it does not know:
  * a tensor that is left out makes another model. */
-#include "model.h"
+#include "mlp.h"
 
 #include <inttypes.h>
 #include <stdio.h>

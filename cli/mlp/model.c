@@ -1,5 +1,5 @@
 /* model.c - opens what `imbrex mlp` computes on, and checks that it fits together. */
-#include "model.h"
+#include "mlp.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* router.c - what config.json says of experts: how many there are, how a token chooses among them,
  * and in which layers.  What a model's code does and its config does not say goes by model_type. */
-#include "model.h"
+#include "mlp.h"
 
 #include <math.h>
 #include <stddef.h>

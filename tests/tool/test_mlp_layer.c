@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 #include "mlp/mlp.h"
-#include "mlp/model.h"
 #include "scratch.h"
 
 enum { HIDDEN = 4, FFN = 6, TENSORS = 10 };
