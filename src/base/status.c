@@ -146,11 +146,8 @@ imbrex_status imx_status_need_place(const void *at, size_t bytes, const char *na
 imbrex_status imx_status_need_zero(const void *reserved, size_t bytes, const char *name)
 {
     const char *at = reserved;
-    for (size_t i = 0; i < bytes; i++) {
-        if (at[i])
-            return imx_status_reserved(name, "reserved");
-    }
-    return IMBREX_OK;
+    bool zero = !at[0] && memcmp(at, at + 1, bytes - 1) == 0; /* each is as the next */
+    return zero ? IMBREX_OK : imx_status_reserved(name, "reserved");
 }
 
 const char *imx_status_detail(void)

@@ -172,21 +172,20 @@ size_t imx_args_element_bytes(const imx_asked *asked, const imbrex_field *operan
 }
 
 /* Of a product's scales. */
-static imx_part scale_part(const imx_op *op, const void *desc, const char **because)
+static imx_part scale_part(imbrex_scaling scaling, const char **because)
 {
-    imbrex_scaling scaling = imx_request_of(op, desc).shape.scaling;
     *because = scaling ? "desc.scaling says how a and b are scaled" : "desc.scaling is 0";
     return scaling ? IMX_MUST : IMX_MUST_NOT;
 }
 
-imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *operand,
-                       const char **because)
+imx_part imx_args_part(const imx_asked *asked, const imbrex_field *operand, const char **because)
 {
+    const imx_op *op = asked->op;
     bool scale = operand->offset == offsetof(imbrex_args, scale_a) ||
                  operand->offset == offsetof(imbrex_args, scale_b);
     if (op->scaled && scale)
-        return scale_part(op, desc, because);
-    imx_part part = op->part ? op->part(op, desc, operand, because) : IMX_AS_DECLARED;
+        return scale_part(asked->shape->scaling, because);
+    imx_part part = op->part ? op->part(op, asked->desc, operand, because) : IMX_AS_DECLARED;
     if (part != IMX_AS_DECLARED)
         return part;
     return operand->flags & IMBREX_FIELD_OPTIONAL ? IMX_MAY : IMX_MUST;
@@ -197,13 +196,15 @@ typedef struct extent {
     const imbrex_field *operand;
     const void *at;
     int64_t elements;
-    size_t element_bytes;
+    size_t element_bytes, bytes;
 } extent;
 
-static bool overlap(const extent *x, const extent *y)
+static bool is_listed(const imx_op *op, size_t at)
 {
-    return imx_overlap(x->at, (size_t)x->elements * x->element_bytes, y->at,
-                       (size_t)y->elements * y->element_bytes);
+    const imbrex_field *row = op->info.args, *end = row + op->info.args_fields;
+    while (row < end && (row->offset != at || is_in_routing(row)))
+        row++;
+    return row < end;
 }
 
 static imbrex_status check_unlisted(const imx_op *op, const void *args)
@@ -212,10 +213,8 @@ static imbrex_status check_unlisted(const imx_op *op, const void *args)
     IMX_TRY(
         imx_status_need_zero((const char *)args + type->reserved.at, type->reserved.bytes, "args"));
     for (int i = 0; i < type->pointer_count; i++) {
-        const imbrex_field *row = op->info.args, *end = row + op->info.args_fields;
-        while (row < end && (row->offset != type->pointers[i].at || is_in_routing(row)))
-            row++;
-        if (row == end && pointer_at(args, type->pointers[i].at))
+        size_t at = type->pointers[i].at;
+        if (pointer_at(args, at) && !is_listed(op, at))
             return imx_fail(IMBREX_INVALID, "args.%s must be NULL for %s", type->pointers[i].name,
                             op->info.name);
     }
@@ -245,7 +244,7 @@ static imbrex_status check_routing(const imx_op *op, const imbrex_args *args)
 static imbrex_status check_there(const imx_asked *asked, const extent *x)
 {
     const char *because = NULL, *name = x->operand->name;
-    imx_part part = imx_args_part(asked->op, asked->desc, x->operand, &because);
+    imx_part part = imx_args_part(asked, x->operand, &because);
     if (part == IMX_MUST_NOT && x->at)
         return imx_fail(IMBREX_INVALID, "args.%s must be NULL: %s", name, because);
     if (x->at || !x->elements || part != IMX_MUST)
@@ -273,7 +272,8 @@ static imbrex_status check_apart(const extent *all, int count)
             continue;
         for (int i = 0; i < count; i++) {
             bool pair = i < o || (i > o && !(all[i].operand->flags & IMBREX_FIELD_OUTPUT));
-            if (pair && overlap(&all[i], &all[o]) && !is_in_place(&all[i], &all[o]))
+            if (pair && imx_overlap(all[i].at, all[i].bytes, all[o].at, all[o].bytes) &&
+                !is_in_place(&all[i], &all[o]))
                 return imx_fail(IMBREX_INVALID, "args.%s overlaps args.%s", all[o].operand->name,
                                 all[i].operand->name);
         }
@@ -285,7 +285,7 @@ imbrex_status imx_args_check(const imx_asked *asked, int64_t m)
 {
     const imx_op *op = asked->op;
     const void *args = asked->args;
-    extent all[IMX_OPERANDS];
+    extent all[IMX_OPERANDS]; /* that have bytes */
     int count = 0;
     if (m < 0 || m > asked->shape->m)
         return imx_fail(IMBREX_INVALID,
@@ -301,17 +301,20 @@ imbrex_status imx_args_check(const imx_asked *asked, int64_t m)
         const imbrex_field *row = &op->info.args[i];
         if (!imx_args_is_operand(row))
             continue;
-        extent *x = &all[count++];
-        *x = (extent){ row, operand_at(args, row), imx_args_elements(asked, row, m),
-                       imx_args_element_bytes(asked, row) };
+        extent *x = &all[count];
+        *x = (extent){ .operand = row,
+                       .at = operand_at(args, row),
+                       .elements = imx_args_elements(asked, row, m),
+                       .element_bytes = imx_args_element_bytes(asked, row) };
+        x->bytes = (size_t)x->elements * x->element_bytes;
         IMX_TRY(check_there(asked, x));
+        count += x->at && x->elements;
     }
     IMX_TRY(check_apart(all, count));
     for (int i = 0; i < count; i++) {
         const extent *x = &all[i];
-        if (x->elements)
-            IMX_TRY(imx_request_aligned(asked->group, "args", x->operand->name, x->at,
-                                        x->element_bytes, x->operand->own[IMX_FIELD_WIDE]));
+        IMX_TRY(imx_request_aligned(asked->group, "args", x->operand->name, x->at, x->element_bytes,
+                                    x->operand->own[IMX_FIELD_WIDE]));
     }
     return IMBREX_OK;
 }

@@ -13,9 +13,8 @@ static inline bool imx_args_is_operand(const imbrex_field *field)
 imbrex_dtype imx_args_dtype(const imx_asked *asked, const imbrex_field *operand);
 size_t imx_args_element_bytes(const imx_asked *asked, const imbrex_field *operand);
 
-/* Whether runs of plans with that desc have an operand: never AS_DECLARED. */
-imx_part imx_args_part(const imx_op *op, const void *desc, const imbrex_field *operand,
-                       const char **because);
+/* Whether runs have an operand: never AS_DECLARED. */
+imx_part imx_args_part(const imx_asked *asked, const imbrex_field *operand, const char **because);
 
 /* The shape that an operand has on this rank in a run of m rows: returns how many dimensions. */
 int imx_args_dims(const imx_asked *asked, const imbrex_field *operand, int64_t m,

@@ -117,10 +117,10 @@ static imbrex_status fill_all(const imx_operands *o, const imx_asked *asked)
     return drain(o);
 }
 
-static bool is_wanted(const imx_op *op, const void *desc, const imbrex_field *row)
+static bool is_wanted(const imx_asked *asked, const imbrex_field *row)
 {
     const char *because;
-    return imx_args_is_operand(row) && imx_args_part(op, desc, row, &because) == IMX_MUST;
+    return imx_args_is_operand(row) && imx_args_part(asked, row, &because) == IMX_MUST;
 }
 
 imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx_operands *out)
@@ -134,7 +134,7 @@ imbrex_status imx_operands_create(imbrex_group *group, const imx_request *r, imx
     for (int i = 0; i < o.op->info.args_fields; i++) {
         const imbrex_field *row = &o.op->info.args[i];
         o.at[i] = o.set_bytes;
-        o.wanted[i] = is_wanted(r->op, r->desc, row);
+        o.wanted[i] = is_wanted(&asked, row);
         if (o.wanted[i])
             o.set_bytes =
                 imx_align(o.set_bytes + (size_t)imx_args_elements(&asked, row, r->shape.m) *

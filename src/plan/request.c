@@ -258,14 +258,20 @@ imbrex_status imx_request_check(const imbrex_group *group, const imx_request *r,
     return IMBREX_OK;
 }
 
+/* to: a power of two. */
+static bool is_aligned(const void *at, size_t to)
+{
+    return !((uintptr_t)at & (to - 1));
+}
+
 imbrex_status imx_request_aligned(const imbrex_group *group, const char *of, const char *name,
                                   const void *at, size_t element, bool wide)
 {
     int alignment = group->target->alignment;
-    if ((uintptr_t)at % element)
+    if (!is_aligned(at, element))
         return imx_fail(IMBREX_INVALID, "%s.%s, %p, is not %zu-byte aligned", of, name, at,
                         element);
-    if (wide && alignment && (uintptr_t)at % (uintptr_t)alignment)
+    if (wide && alignment && !is_aligned(at, (size_t)alignment))
         return imx_fail(IMBREX_UNSUPPORTED, "%s.%s, %p, is not %d-byte aligned, which %s needs", of,
                         name, at, alignment, group->backend->name);
     return IMBREX_OK;

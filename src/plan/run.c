@@ -211,8 +211,8 @@ imbrex_status imx_run_gemm(const imx_run *run, int kernel, const imx_gemm_args *
 
 /* Signals of one call, which on some devices is a kernel's launch. */
 typedef struct batch {
-    imx_signal_op ops[IMX_SIGNALS_MOST];
     int count;
+    imx_signal_op ops[IMX_SIGNALS_MOST];
 } batch;
 
 static imbrex_status flush(const imx_run *run, batch *b)
@@ -241,7 +241,8 @@ static int local_peer(const imx_run *run, int i)
 
 imbrex_status imx_run_begin(const imx_run *run)
 {
-    batch b = { 0 };
+    batch b;
+    b.count = 0;
     if (run->ranks == 1)
         return IMBREX_OK; /* nobody compares epoch with anything */
     imx_signal_op advance = post_to(run, run->rank, run->epoch);
@@ -260,7 +261,8 @@ imbrex_status imx_run_begin(const imx_run *run)
 
 imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
 {
-    batch b = { 0 };
+    batch b;
+    b.count = 0;
     for (int i = 1; i < local_peers(run); i++) {
         int peer = local_peer(run, i);
         IMX_TRY(add(run, &b, post_to(run, peer, imx_run_signal(run, peer) + mine)));
@@ -277,7 +279,8 @@ imbrex_status imx_run_meet(const imx_run *run, int mine, int stride, int what)
 
 imbrex_status imx_run_end(const imx_run *run)
 {
-    batch b = { 0 };
+    batch b;
+    b.count = 0;
     for (int i = 1; i < local_peers(run); i++) {
         int peer = local_peer(run, i);
         IMX_TRY(add(run, &b, post_to(run, peer, credit(run, peer, run->rank))));
