@@ -47,11 +47,11 @@ typedef struct imx_cuda_config {
 
 enum { IMX_TENSOR_MAPS = 24 };
 
-/* Fixed at each launch, all 0 before: the grid, and maps, which are one argument together after the
- * args and the watch: as many as the kernel declares, in this order. */
+/* Fixed at each launch: the grid, and maps, which are one argument together after the args and the
+ * watch: as many as the kernel declares, in this order. */
 typedef struct imx_cuda_launch {
-    int blocks;
-    int map_count;
+    int blocks;    /* 0 before, as is... */
+    int map_count; /* ...this: that are given */
     imx_tensor_map maps[IMX_TENSOR_MAPS];
 } imx_cuda_launch;
 

@@ -160,6 +160,7 @@ static imbrex_status equip(imx_device *device, const imx_device_desc *desc)
     IMX_TRY(warm_up(device, desc));
     IMX_TRY(imx_nvrtc_open(desc->env->nvrtc));
     imx_folder_find(desc->env->cache_dir, &device->cache);
+    IMX_TRY(imx_cuda_maps_create(&device->maps));
     IMX_TRY(imx_cuda_prepare(device, &imx_cuda_signals_kernel, NULL, 1, &device->signals));
     imx_signals_args nothing = { 0 };
     IMX_TRY(
@@ -192,6 +193,7 @@ static void device_close(imx_device *device)
     }
     if (device->counted)
         __atomic_fetch_sub(&users[device->gpu], 1, __ATOMIC_RELAXED);
+    imx_cuda_maps_destroy(device->maps);
     free(device->timed);
     free(device);
 }

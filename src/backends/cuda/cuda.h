@@ -9,6 +9,7 @@
 typedef struct imx_cuda_stream imx_cuda_stream;
 typedef struct imx_cuda_ring imx_cuda_ring;
 typedef struct imx_cuda_dropped imx_cuda_dropped;
+typedef struct imx_cuda_maps imx_cuda_maps;
 
 enum { IMX_CUDA_ID = 40 };
 
@@ -29,6 +30,7 @@ struct imx_device {
     imx_cuda_stream *streams; /* all that were made */
     int stream_count;
     imx_folder cache;
+    imx_cuda_maps *maps;
     imx_memory *abort_table; /* host memory: watch.abort */
     imbrexd_watch watch;     /* for kernels: all its pointers are theirs to follow */
     int ranks;
@@ -150,6 +152,16 @@ void imx_cuda_module_drop(imx_device *device, CUmodule module);
 void imx_cuda_modules_end(imx_device *device);
 imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *prepared, const void *args,
                                      size_t args_bytes, imbrex_stream stream);
+
+/* ---- maps.c ---------------------------------------------------------------------------------- */
+
+imbrex_status imx_cuda_maps_create(imx_cuda_maps **maps) IMX_MUST_CHECK;
+void imx_cuda_maps_destroy(imx_cuda_maps *maps); /* NULL is fine */
+
+/* from, which has an address, encoded now or before. */
+imbrex_status imx_cuda_maps_find(imx_cuda_maps *maps, const imx_tensor_map *from,
+                                 CUtensorMap *map) IMX_MUST_CHECK;
+bool imx_cuda_maps_same(const imx_tensor_map *x, const imx_tensor_map *y);
 
 /* ---- trace.c --------------------------------------------------------------------------------- */
 

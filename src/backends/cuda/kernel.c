@@ -6,18 +6,10 @@
 #include "cuda.h"
 #include "signals.h"
 
-enum { MAPS_KEPT = 4 }; /* of one argument: both buffers of a plan, for two sets of buffers */
-
-/* An encoded tensor map and what it was made from. */
-typedef struct kept_map {
-    CUtensorMap encoded;
-    imx_tensor_map from; /* address NULL: free */
-} kept_map;
-
 struct imx_prepared {
     imx_prepared *next_idle;
-    kept_map maps[IMX_TENSOR_MAPS][MAPS_KEPT];
-    int next[IMX_TENSOR_MAPS]; /* to be replaced */
+    CUtensorMap maps[IMX_TENSOR_MAPS];
+    imx_tensor_map from[IMX_TENSOR_MAPS]; /* what these were made from; address NULL: nothing */
     const imx_kernel *kernel;
     imx_cuda_config config;
     CUmodule module;
@@ -324,83 +316,28 @@ imbrex_status imx_cuda_prepare_hooks(imx_device *device, const imx_user_desc *de
     return status;
 }
 
-/* ---- tensor maps ----------------------------------------------------------------------------- */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
-static bool same_map(const imx_tensor_map *x, const imx_tensor_map *y)
+/* The maps of the launch before are there, and most of them stay. */
+static imbrex_status find_maps(imx_device *device, imx_prepared *p, const imx_cuda_launch *launch)
 {
-    return x->address == y->address && x->rows == y->rows && x->cols == y->cols &&
-           x->stride_bytes == y->stride_bytes && x->planes == y->planes &&
-           x->plane_bytes == y->plane_bytes && x->box_rows == y->box_rows &&
-           x->box_cols == y->box_cols && x->box_blocks == y->box_blocks && x->dtype == y->dtype &&
-           x->swizzle_bytes == y->swizzle_bytes;
-}
-
-static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
-{
-    static const int dtypes[] = {
-        [IMBREX_BF16] = CU_TENSOR_BF16, [IMBREX_F16] = CU_TENSOR_F16, [IMBREX_F32] = CU_TENSOR_F32,
-        [IMBREX_E4M3] = CU_TENSOR_U8,   [IMBREX_E5M2] = CU_TENSOR_U8,
-    };
-    int swizzle = from->swizzle_bytes == 128  ? CU_TENSOR_SWIZZLE_128
-                  : from->swizzle_bytes == 64 ? CU_TENSOR_SWIZZLE_64
-                  : from->swizzle_bytes == 32 ? CU_TENSOR_SWIZZLE_32
-                                              : CU_TENSOR_SWIZZLE_NONE;
-    bool blocks = from->box_blocks, planes = from->planes;
-    int cols = from->box_cols;
-    /* Innermost first: columns of a block, rows, blocks, planes. */
-    uint64_t sizes[4] = { (uint64_t)(blocks ? cols : from->cols), (uint64_t)from->rows };
-    uint64_t strides[3] = { (uint64_t)from->stride_bytes };
-    uint32_t box[4] = { (uint32_t)cols, (uint32_t)from->box_rows }, steps[] = { 1, 1, 1, 1 };
-    uint32_t rank = 2;
-    if (blocks) {
-        strides[rank - 1] = (uint64_t)from->swizzle_bytes;
-        box[rank] = (uint32_t)from->box_blocks;
-        sizes[rank++] = (uint64_t)(from->cols / cols);
+    for (int i = 0; i < launch->map_count; i++) {
+        const imx_tensor_map *from = &launch->maps[i];
+        if (!from->address || imx_cuda_maps_same(&p->from[i], from))
+            continue;
+        p->from[i].address = NULL;
+        IMX_TRY(imx_cuda_maps_find(device->maps, from, &p->maps[i]));
+        p->from[i] = *from;
     }
-    if (planes) {
-        strides[rank - 1] = (uint64_t)from->plane_bytes;
-        box[rank] = 1;
-        sizes[rank++] = (uint64_t)from->planes;
-    }
-    return imx_driver_check(
-        imx_driver->cuTensorMapEncodeTiled(map, dtypes[from->dtype], rank, (void *)from->address,
-                                           sizes, strides, box, steps, 0, swizzle, CU_TENSOR_L2_128,
-                                           0),
-        "cuTensorMapEncodeTiled", "no tensor map for %p[%lld, %lld], stride %lld, box %dx%d",
-        from->address, (long long)from->rows, (long long)from->cols, (long long)from->stride_bytes,
-        from->box_rows, from->box_cols);
-}
-
-/* Encoding takes the host about as long as a launch, and runs repeat their buffers. */
-static imbrex_status find_map(imx_prepared *p, int i, const imx_tensor_map *from, CUtensorMap *map)
-{
-    if (!from->address)
-        return IMBREX_OK;
-    for (int k = 0; k < MAPS_KEPT; k++) {
-        if (same_map(&p->maps[i][k].from, from)) {
-            *map = p->maps[i][k].encoded;
-            return IMBREX_OK;
-        }
-    }
-    kept_map *oldest = &p->maps[i][p->next[i]];
-    oldest->from.address = NULL;
-    IMX_TRY(encode(from, &oldest->encoded));
-    oldest->from = *from;
-    p->next[i] = (p->next[i] + 1) % MAPS_KEPT;
-    *map = oldest->encoded;
     return IMBREX_OK;
 }
-
-/* ---- launch ---------------------------------------------------------------------------------- */
 
 /* Within the device's context. */
 static imbrex_status enqueue(imx_device *device, imx_prepared *p, const void *args,
                              const imx_cuda_launch *launch, CUstream stream)
 {
-    CUtensorMap maps[IMX_TENSOR_MAPS] = { 0 };
-    void *params[] = { (void *)args, &device->watch, maps };
-    for (int i = 0; i < launch->map_count; i++)
-        IMX_TRY(find_map(p, i, &launch->maps[i], &maps[i]));
+    void *params[] = { (void *)args, &device->watch, p->maps };
+    IMX_TRY(find_maps(device, p, launch));
     CUlaunchAttribute attributes[2];
     unsigned count = 0;
     if (p->config.cluster > 1)
@@ -435,7 +372,8 @@ imbrex_status imx_cuda_kernel_launch(imx_device *device, imx_prepared *p, const 
                                      size_t args_bytes, imbrex_stream stream)
 {
     (void)args_bytes; /* the driver knows what the entry takes */
-    imx_cuda_launch launch = { 0 };
+    imx_cuda_launch launch;
+    launch.blocks = launch.map_count = 0;
     p->kernel->cuda_launch(args, &p->config, &launch);
     if (launch.blocks < 1)
         return IMBREX_OK;

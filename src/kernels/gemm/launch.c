@@ -346,13 +346,13 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     if (config->kept[FORM] != IMX_GEMM_SM90)
         return;
     const int *box = config->kept;
-    launch->map_count = 0;
     add_operand_maps(args, box[A_BOX_ROWS], box[B_BOX_ROWS], launch);
     if (box[C_BOX_COLS] && s->n % 8 == 0 &&
         !(args->features & IMX_GEMM_REDUCE_PUSH)) /* else by ordinary stores */
         add_c_maps(args, box[A_BOX_ROWS], box[C_BOX_COLS], launch);
     if (args->features & IMX_GEMM_FORWARDS) {
-        launch->map_count = OPERAND_MAPS + 1; /* also where there is none of c */
+        if (launch->map_count == OPERAND_MAPS) /* also where there is none of c */
+            launch->maps[launch->map_count++].address = NULL;
         add_pass_maps(args, box[A_BOX_ROWS], launch);
     }
 }
