@@ -38,11 +38,11 @@ static imbrex_status prepare_gemm(imx_variant *variant, int reserved_sms)
     return imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest);
 }
 
-/* The product into local data, which nothing runs beside. */
+/* The product to its place, which nothing runs beside. */
 static imbrex_status multiply(const imx_run *run)
 {
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
-    imx_partials_bind(run, imx_run_local(run), &args);
+    imx_partials_bind(run, imx_partials_place(run), &args);
     return imx_run_gemm(run, GEMM, &args);
 }
 
@@ -69,7 +69,7 @@ static imbrex_status run_sequential(const imx_run *run)
 {
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(multiply(run));
-    IMX_TRY(imx_sum_all(run, REDUCE, imx_run_local(run)));
+    IMX_TRY(imx_sum_all(run, REDUCE, imx_partials_place(run)));
     return imx_run_end(run);
 }
 

@@ -95,12 +95,13 @@ static imbrex_status prepare_sequential(imx_variant *variant)
 static imbrex_status run_sequential(const imx_run *run)
 {
     imx_gemm_args args = imx_partials_args(run->variant, run->m, 0);
-    imx_partials_bind(run, imx_run_local(run), &args);
+    void *product = imx_partials_place(run);
+    imx_partials_bind(run, product, &args);
     IMX_TRY(imx_run_begin(run));
     IMX_TRY(imx_run_gemm(run, GEMM, &args));
-    IMX_TRY(imx_transfer_scatter(run, run->stream, imx_run_local(run), NULL));
+    IMX_TRY(imx_transfer_scatter(run, run->stream, product, NULL));
     IMX_TRY(imx_transfer_scatter_wait(run, run->stream));
-    IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, imx_run_local(run), false));
+    IMX_TRY(imx_transfer_reduce(run, run->stream, REDUCE, product, false));
     return imx_run_end(run);
 }
 

@@ -122,8 +122,14 @@ static imbrex_status prepare(imx_variant *variant)
     return imx_variant_prepare(variant, NORM, &imx_kernel_norm, &largest);
 }
 
-/* Where the sum of all of c's rows goes: to h, or where it is changed in place, or, if c has
- * elements of another size and nobody wants it, into local data. */
+/* Where rows lie before they are quantised, whose elements are of another size than c's. */
+static void *kept_apart(const imx_run *run)
+{
+    void *normed = run->args->normed;
+    return normed ? normed : (char *)imx_run_local(run) + kept_at(run->variant);
+}
+
+/* Where the sum of all of c's rows goes: to h, or where it is changed in place. */
 static void *sum_of(const imx_run *run, const imbrex_norm *norm)
 {
     const imbrex_args *args = run->args;
@@ -131,9 +137,7 @@ static void *sum_of(const imx_run *run, const imbrex_norm *norm)
         return args->c;
     if (args->h && !imx_norm_shards(run))
         return args->h;
-    if (!norm->quant)
-        return args->c;
-    return args->normed ? args->normed : (char *)imx_run_local(run) + kept_at(run->variant);
+    return norm->quant ? kept_apart(run) : args->c;
 }
 
 static imbrex_status keep_h(const imx_run *run, const char *sum)
@@ -174,12 +178,29 @@ imx_norm_args imx_norm_of_run(const imx_run *run)
     return x;
 }
 
-static imbrex_status norm_rows(const imx_run *run, const void *sum)
+static imbrex_status norm_rows(const imx_run *run, const imx_norm_args *x)
 {
-    const imx_norm_args x = norm_args(run, sum);
-    if (!x.rows || !x.n)
+    if (!x->rows || !x->n)
         return IMBREX_OK;
-    return imx_run_launch(run, run->stream, NORM, &x, sizeof x);
+    return imx_run_launch(run, run->stream, NORM, x, sizeof *x);
+}
+
+/* Of one rank, whose sum is what it has: the norm's kernel adds to that what else there is. */
+static imbrex_status run_alone(const imx_run *run, const imbrex_norm *norm)
+{
+    imx_run product = *run;
+    imbrex_args args = *run->args;
+    void *to = norm->quant ? kept_apart(run) : args.c; /* h may be the residual */
+    imx_norm_args x = norm_args(run, run->plan->op->product ? to : args.a);
+    x.bias = args.bias;
+    x.residual = args.residual;
+    x.h = args.h;
+    args.c = to;
+    args.bias = args.residual = NULL;
+    product.args = &args;
+    if (run->plan->op->product)
+        IMX_TRY(run->variant->algorithm->run(&product));
+    return norm_rows(run, &x);
 }
 
 /* On the caller's stream: the algorithm's sum, then h, then c. */
@@ -190,11 +211,14 @@ static imbrex_status run_with_norm(const imx_run *run)
     imbrex_args args = *run->args;
     if (imx_norm_in_kernel(run->variant))
         return run->variant->algorithm->run(run);
+    if (run->ranks == 1 && has_kernel(&norm))
+        return run_alone(run, &norm);
     args.c = sum_of(run, &norm);
     first.args = &args;
     IMX_TRY(run->variant->algorithm->run(&first));
     IMX_TRY(keep_h(run, args.c));
-    return has_kernel(&norm) ? norm_rows(run, args.c) : IMBREX_OK;
+    const imx_norm_args x = norm_args(run, args.c);
+    return has_kernel(&norm) ? norm_rows(run, &x) : IMBREX_OK;
 }
 
 const imx_around imx_norm_around = {

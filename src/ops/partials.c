@@ -38,6 +38,11 @@ void imx_partials_bind(const imx_run *run, void *c, imx_gemm_args *args)
     args->counters = imx_run_counters(run);
 }
 
+void *imx_partials_place(const imx_run *run)
+{
+    return imx_transfer_adds(run) ? imx_run_local(run) : run->args->c;
+}
+
 void imx_partials_needs(const imx_variant *variant, imx_needs *n)
 {
     const imx_shape *s = &variant->shape;

@@ -12,6 +12,10 @@ imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int reser
 /* Of a run: its operands, and c, where the product goes. */
 void imx_partials_bind(const imx_run *run, void *c, imx_gemm_args *args);
 
+/* Where that is if nothing leaves before all of it is made: local data, or c itself where it is all
+ * of the sum. */
+void *imx_partials_place(const imx_run *run);
+
 /* The product lies in local data, and is counted by chunks. */
 void imx_partials_needs(const imx_variant *variant, imx_needs *needs);
 

@@ -415,6 +415,11 @@ imbrex_status imx_transfer_scatter_prepare(imx_variant *variant, int kernel)
     return imx_transfer_scatter_prepare_blocks(variant, kernel, variant->config.blocks);
 }
 
+bool imx_transfer_adds(const imx_run *run)
+{
+    return run->ranks > 1 || run->args->bias || run->args->residual;
+}
+
 imbrex_status imx_transfer_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving)
 {
@@ -427,7 +432,8 @@ imbrex_status imx_transfer_reduce(const imx_run *run, imbrex_stream stream, int 
     args.c = run->args->c;
     args.epoch = run->epoch;
     args.arrived = arriving ? imx_run_signal(run, run->rank) : NULL;
-    if (!args.rows || !args.n)
+    bool is_there = !imx_transfer_adds(run) && args.c == args.own_part;
+    if (!args.rows || !args.n || is_there)
         return IMBREX_OK;
     return imx_run_launch(run, stream, kernel, &args, sizeof args);
 }

@@ -191,6 +191,9 @@ imbrex_status imx_transfer_scatter_wait(const imx_run *run, imbrex_stream stream
 
 size_t imx_transfer_slot_bytes(const imx_variant *variant);
 
+/* Whether a sum is more than this rank's own part. */
+bool imx_transfer_adds(const imx_run *run);
+
 /* Adds the parts in rank order into args.c, this rank's own from matrix[m, n].  With arriving, each
  * chunk waits for its parts in the kernel; else all must be here. */
 imbrex_status imx_transfer_reduce(const imx_run *run, imbrex_stream stream, int kernel,

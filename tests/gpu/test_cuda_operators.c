@@ -254,6 +254,65 @@ static void rows_are_normed_where_they_are_added(void **state)
     assert_int_equal(fake_ranks_run(&desc, 1, norm_with_sums, NULL), 0);
 }
 
+/* ---- one rank alone -------------------------------------------------------------------------- */
+
+/* Kernels of a run; -1: it failed. */
+static int launches_of(imbrex_group *group, imbrex_plan *plan, imbrex_args args)
+{
+    int before = fake_driver_launched();
+    imbrex_status status = imbrex_plan_run(plan, &args, NULL);
+    int launches = fake_driver_launched() - before;
+    if (status == IMBREX_OK)
+        status = imbrex_stream_sync(group, NULL);
+    return status == IMBREX_OK ? launches : -1;
+}
+
+/* One kernel makes a sum of what nobody else has a part of, and its norm one more. */
+static int launch_few(imbrex_group *group, void *ctx)
+{
+    enum { N = 64, BYTES = N * N * 2 };
+    const imbrex_coll_desc rows = { .m = N, .n = N }, normed = { .m = N, .n = N, .norm.rms = 1 };
+    const imbrex_gemm_desc product = { .m = N, .n = N, .k = N };
+    imbrex_gemm_desc both = product;
+    imbrex_plan *plans[6];
+    void *memory;
+    (void)ctx;
+    both.norm.rms = 1;
+    RANK_OK(imbrex_plan_all_reduce(group, &rows, &plans[0]));
+    RANK_OK(imbrex_plan_all_reduce(group, &normed, &plans[1]));
+    RANK_OK(imbrex_plan_gemm_rs(group, &product, &plans[2]));
+    RANK_OK(imbrex_plan_gemm_ar(group, &product, &plans[3]));
+    RANK_OK(imbrex_plan_gemm_rs(group, &both, &plans[4]));
+    RANK_OK(imbrex_plan_gemm_ar(group, &both, &plans[5]));
+    RANK_OK(imbrex_mem_alloc(group, 6 * BYTES, &memory));
+    char *a = memory, *b = a + BYTES, *c = b + BYTES, *h = c + BYTES, *gamma = h + BYTES;
+    for (int i = 0; i < 6; i++) {
+        bool norms = i == 1 || i > 3;
+        imbrex_args args = { .a = a, .b = i > 1 ? b : NULL, .c = c };
+        if (norms)
+            args = (imbrex_args){ a, args.b, .c = c, .residual = h, .h = h, .gamma = gamma };
+        int want = i > 3 ? 2 : 1, got = launches_of(group, plans[i], args);
+        RANK_CHECK(got == want, "plan %d: %d kernels, want %d: %s", i, got, want, imbrex_error());
+        args.bias = gamma; /* the norm's kernel adds it */
+        want = i > 1 ? 2 : 1;
+        got = launches_of(group, plans[i], args);
+        RANK_CHECK(got == want, "plan %d: %d kernels with a bias, want %d: %s", i, got, want,
+                   imbrex_error());
+    }
+    RANK_CHECK(launches_of(group, plans[0], (imbrex_args){ .a = a, .c = a }) == 0,
+               "what is in its place is moved: %s", imbrex_error());
+    return 0;
+}
+
+static void one_rank_launches_few_kernels(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 1 };
+    if (!imx_kernel_gemm.cuda_config)
+        skip();
+    assert_int_equal(fake_ranks_run(&desc, 1, launch_few, NULL), 0);
+}
+
 /* ---- runs of few rows ------------------------------------------------------------------------ */
 
 static void few_rows_have_variants_of_their_own(void **state)
@@ -355,6 +414,7 @@ int main(void)
         cmocka_unit_test(products_of_a_part_do_not_come_early),
         cmocka_unit_test(stores_take_no_room),
         cmocka_unit_test(rows_are_normed_where_they_are_added),
+        cmocka_unit_test(one_rank_launches_few_kernels),
         cmocka_unit_test(few_rows_have_variants_of_their_own),
         cmocka_unit_test(few_rows_go_alike_on_all_ranks),
         cmocka_unit_test(few_rows_that_wait_in_vain_are_named),
