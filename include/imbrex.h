@@ -486,6 +486,10 @@ IMBREX_TRY imbrex_plan_operand(const imbrex_plan *plan, int i, int64_t m, int64_
 IMBREX_API size_t
 imbrex_plan_memory(const imbrex_plan *plan); /* bytes of this rank that it holds */
 
+/* 1: a graph has captured a run of it, and the plan has to outlive the graph's last replay.  Else
+ * 0. */
+IMBREX_API int imbrex_plan_captured(const imbrex_plan *plan);
+
 /* How imbrex_tune gets on: one candidate was timed once more, or dropped. */
 typedef struct imbrex_tune_step {
     const char *algorithm;

@@ -196,6 +196,7 @@ def _open():
                                         ctypes.c_void_p, ctypes.c_void_p]
     lib.imbrex_tune.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t,
                                 TUNE_PROGRESS, ctypes.c_void_p]
+    lib.imbrex_plan_captured.argtypes = [ctypes.c_void_p]
     lib.imbrex_plan_rows.argtypes = [ctypes.c_void_p]
     lib.imbrex_plan_rows.restype = ctypes.c_int64
     for function in "imbrex_group_describe", "imbrex_plan_describe", "imbrex_plan_facts":

@@ -264,6 +264,11 @@ class Plan:
         return json.loads(described(lib.imbrex_plan_facts, self._open()))
 
     @property
+    def is_captured(self) -> bool:
+        """Whether a CUDA graph has captured a run of it: it has to outlive the last replay."""
+        return bool(lib.imbrex_plan_captured(self._open()))
+
+    @property
     def capacity(self) -> int:
         """Rows that c of ag_moe and dispatch have, a of moe_rs and combine, and routing's row_pair.
         Others: 0."""

@@ -28,6 +28,12 @@ imbrex_status imx_stream_order_create(const imx_backend *backend, imx_device *de
 /* Waits, by way of the stream, until the latest use outside of captures is done. */
 void imx_stream_order_destroy(imx_stream_order *order, imbrex_stream stream);
 
+/* Whether there was a use in a capture. */
+static inline bool imx_stream_order_captured(const imx_stream_order *order)
+{
+    return order->inside.stream;
+}
+
 /* A use on the stream begins: what is to be waited for first, or NULL. */
 imx_event *imx_stream_order_begin(imx_stream_order *order, imbrex_stream stream);
 

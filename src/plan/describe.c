@@ -85,6 +85,11 @@ size_t imbrex_plan_memory(const imbrex_plan *plan)
     return facts.symmetric_bytes + facts.local_bytes;
 }
 
+int imbrex_plan_captured(const imbrex_plan *plan)
+{
+    return imx_live_is(IMX_LIVE_PLAN, plan) && imx_stream_order_captured(&plan->order);
+}
+
 size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
 {
     imx_text out = { .at = text, .size = size };

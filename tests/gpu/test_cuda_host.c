@@ -393,6 +393,7 @@ static int captured(imbrex_group *group, void *ctx)
     for (int i = 0; i < CAPTURES; i++) {
         RANK_OK(imbrex_stream_create(group, &streams[i]));
         RANK_CHECK(i == 1 || pair_check(&p, NULL, NULL, round++) == 0, "outside of graphs");
+        RANK_CHECK(imbrex_plan_captured(p.gather) == (i > 0), "before capture %d", i);
         RANK_CHECK(fake_graph_begin(streams[i]) == 0, "no capture");
         int failed = pair_run(&p, streams[i]) || pair_run(&p, streams[i]); /* both buffers */
         int ended = fake_graph_end(streams[i], &graphs[i]);
@@ -405,6 +406,7 @@ static int captured(imbrex_group *group, void *ctx)
     }
     imbrex_plan_destroy(p.scatter);
     imbrex_plan_destroy(p.gather);
+    RANK_CHECK(!imbrex_plan_captured(p.gather), "a destroyed plan is captured");
     for (int i = 0; i < CAPTURES; i++)
         fake_graph_destroy(graphs[i]);
     return 0;

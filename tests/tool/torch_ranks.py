@@ -321,7 +321,7 @@ def check_plans():
     for n in range(8, 16):
         it.all_reduce(whole(1, ROWS, n))
     plans = _ranks.ranks_of(dist.group.WORLD.group_name, whole(1, 1))._plans
-    plans = [kept for kept in plans.values() if not kept.is_captured]
+    plans = [kept for kept in plans.values() if not kept.plan.is_captured]
     assert 0 < len(plans) <= 3, len(plans)
     near(it.all_reduce(whole(1, ROWS, 8)), SIZE * whole(1, ROWS, 8), "made again")
     it.keep_plans(64)

@@ -32,11 +32,11 @@ class NoPlan(RuntimeError):
 
 
 class Kept:
-    """A plan that a group keeps, when it was used last, and whether a graph has captured it."""
-    __slots__ = "plan", "used", "is_captured"
+    """A plan that a group keeps, and when it was used last."""
+    __slots__ = "plan", "used"
 
     def __init__(self, plan):
-        self.plan, self.used, self.is_captured = plan, 0, False
+        self.plan, self.used = plan, 0
 
 
 class _Ranks:
@@ -61,13 +61,18 @@ class _Ranks:
             raise NoPlan("imbrex::%s has no plan of %s for %d rows yet, and none can be made "
                          "while a CUDA graph is captured: run it once before"
                          % (call.op, call.fields, call.count))
-        free = [key for key, kept in self._plans.items() if not kept.is_captured]
-        free.sort(key=lambda key: self._plans[key].used)
-        for oldest in free[:max(0, len(free) - _most_plans + 1)]:
-            self._plans.pop(oldest).plan.close()
+        if len(self._plans) >= _most_plans:
+            self._close_oldest()
         fields = {name: dict(value) if isinstance(value, tuple) else value
                   for name, value in call.fields.items()}
         return Kept(Plan(self.group, OPS[call.op], *desc_of(OPS[call.op], (most,), fields)))
+
+    def _close_oldest(self):
+        """Until there is room for one more."""
+        free = [key for key, kept in self._plans.items() if not kept.plan.is_captured]
+        free.sort(key=lambda key: self._plans[key].used)
+        for oldest in free[:max(0, len(free) - _most_plans + 1)]:
+            self._plans.pop(oldest).plan.close()
 
     def key(self, call):
         """By which a plan for such calls is known."""
@@ -90,13 +95,8 @@ class _Ranks:
             except Exception as refused:
                 self.group.refuse(OPS[call.op].function, refused)
                 raise
-        self._use(kept)
-        return kept.plan
-
-    def _use(self, kept):
         kept.used = next(self._uses)
-        if self._is_cuda and not kept.is_captured and _is_capturing():
-            kept.is_captured = True
+        return kept.plan
 
     def run(self, call):
         """Enqueues on the current stream; waits for it on the CPU, as PyTorch's operators do."""
@@ -115,8 +115,6 @@ class _Ranks:
 
         def again(args, tensors):
             kept.used = next(uses)
-            if not kept.is_captured and _is_capturing():
-                kept.is_captured = True
             return plan.run_again(args, _raw_stream(index) or CU_STREAM_LEGACY)
 
         def again_on_cpu(args, tensors):
