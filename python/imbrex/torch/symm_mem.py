@@ -6,6 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from ._define import eagerly as _run
 from ._ranks import named, size_of
 
 _library: Optional[torch.library.Library] = None
@@ -57,7 +58,7 @@ def fused_all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_
         return A.clone(memory_format=torch.contiguous_format) if return_A else None, products
     rows, between = _rows_first(A, dim)
     keep = return_A or len(Bs) > 1
-    first, gathered = torch.ops.imbrex.ag_mm(rows, Bs[0], None, keep, None, group_name)
+    first, gathered = _run.ag_mm(rows, Bs[0], None, keep, None, group_name)
     products = [first, *(gathered @ B for B in Bs[1:])]
     return (_back(gathered, between, dim) if return_A else None,
             [_back(product, between, dim) for product in products])
@@ -80,7 +81,7 @@ def fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_di
         raise ValueError("A's dimension %d is %d: want a multiple of the %d ranks"
                          % (dim, A.shape[dim], size))
     rows, between = _rows_first(A, dim)
-    c = torch.ops.imbrex.mm_rs(rows, B, None, group_name)
+    c = _run.mm_rs(rows, B, None, group_name)
     c = _back(c, between, dim).contiguous()  # as PyTorch traces it
     return c / size if reduce_op == "avg" else c
 
@@ -130,11 +131,11 @@ def fused_all_gather_scaled_matmul(A: Tensor, Bs: List[Tensor], A_scale: Tensor,
     scale = _own_scale(A, A_scale, dim, group_name)
     others = list(zip(Bs, B_scales, biases, wide, use_fast_accum))
     first = others if not A.is_cuda else [others.pop(0)]
-    products, gathered = zip(*(torch.ops.imbrex.ag_scaled_mm(
+    products, gathered = zip(*(_run.ag_scaled_mm(
         rows, B, scale, B_scale, bias, out, fast, B is Bs[0], None, group_name)
         for B, B_scale, bias, out, fast in first))
     if A.is_cuda and others:
-        scales = torch.ops.imbrex.all_gather(scale, None, group_name) if scale.dim() > 1 else scale
+        scales = _run.all_gather(scale, None, group_name) if scale.dim() > 1 else scale
         products += tuple(torch._scaled_mm(gathered[0], B, scales, B_scale, bias, None, out, fast)
                           for B, B_scale, bias, out, fast in others)
     return (_back(gathered[0], between, dim),
@@ -167,7 +168,7 @@ def fused_scaled_matmul_reduce_scatter(
     rows, between = rows_of(A)
     if A_scale.numel() > 1 or A_scale.shape[:-1] == A.shape[:-1]:
         A_scale = rows_of(A_scale)[0]
-    c = torch.ops.imbrex.scaled_mm_rs(rows, B, A_scale, B_scale,
+    c = _run.scaled_mm_rs(rows, B, A_scale, B_scale,
                                       None if bias is None else bias * size, out_dtype,
                                       use_fast_accum, group_name)
     c = _back(c, between, dim).contiguous()  # as PyTorch traces it

@@ -28,6 +28,7 @@ import torch
 from .. import version
 from . import _ranks
 from ._define import Call
+from ._define import eagerly as _run
 
 WAYS = "all_reduce", "norm", "merge"
 _TYPES = torch.bfloat16, torch.float16, torch.float32
@@ -100,7 +101,7 @@ def _all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
         return _old["all_reduce"](self, input_)
     name = _ranks.name_of(self.cpu_group)
     return _or_old("all_reduce",
-                   lambda: torch.ops.imbrex.all_reduce(input_, None, None, name), self, input_)
+                   lambda: _run.all_reduce(input_, None, None, name), self, input_)
 
 
 def _tp_group() -> Any:
@@ -113,7 +114,7 @@ def _fused_allreduce_rms_norm(hidden_states: torch.Tensor, residual: torch.Tenso
     tp = _tp_group()
     if tp.world_size == 1 or not _takes(hidden_states, residual, norm.weight):
         return _old["fused_allreduce_rms_norm"](hidden_states, residual, norm)
-    return _or_old("fused_allreduce_rms_norm", lambda: torch.ops.imbrex.all_reduce_rms(
+    return _or_old("fused_allreduce_rms_norm", lambda: _run.all_reduce_rms(
         hidden_states, residual, norm.weight, norm.variance_epsilon, 0.0, None,
         _ranks.name_of(tp.cpu_group)), hidden_states, residual, norm)
 
@@ -160,7 +161,7 @@ def _merge(name: str, mask: Callable[..., None]) -> Callable[..., Any]:
                               is_lse_base_on_e, seq_lens, query_start_loc)
         lse = cp_attn_lse.float().contiguous()
         mask(lse, seq_lens, query_start_loc)
-        merged = _or_old(name, lambda: torch.ops.imbrex.merge_states(
+        merged = _or_old(name, lambda: _run.merge_states(
             cp_attn_out.contiguous(), lse, None, is_lse_base_on_e, False,
             _ranks.name_of(cp_group.cpu_group)), cp_attn_out, cp_attn_lse, cp_group, ctx, True,
             is_lse_base_on_e, seq_lens, query_start_loc)
