@@ -93,7 +93,7 @@ class Torch(unittest.TestCase):
         """On GPUs where there are two, else on the CPU."""
         import torch
         gpus = torch.cuda.device_count() >= 2
-        for name in ("01_overlap_a_layer", "02_train_an_mlp", "03_experts") \
+        for name in ("01_overlap_a_layer", "02_train_an_mlp", "03_experts", "04_decode") \
                 + ("05_cuda_graph",) * gpus:
             with self.subTest(name=name):
                 for rank, (status, words) in enumerate(
