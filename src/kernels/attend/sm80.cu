@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS, IMX_BESIDE)
                const __grid_constant__ imbrexd_watch watch)
 {
     __shared__ int upto[CHUNK];
-    int beside = args.kv_heads * imx_attend_pieces(&args), blocks = (int)gridDim.x;
+    int beside = beside_of(args), blocks = (int)gridDim.x;
     int next = (int)blockIdx.x; /* from the chunk's first on */
     imx_grid_wait();
     imx_grid_let_go();

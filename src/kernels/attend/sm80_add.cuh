@@ -173,7 +173,7 @@ ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
 ATTEND_FN bool has_ended(const imx_attend_args &x, const work &w)
 {
     uint32_t *count =
-        x.counts + ((int64_t)w.sequence * x.kv_heads + w.head) * imx_attend_pieces(&x) + w.piece;
+        x.counts + ((int64_t)w.sequence * x.kv_heads + w.head) * pieces_of(x) + w.piece;
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
                  : "=r"(before)

@@ -35,6 +35,32 @@ struct items {
     const int *upto;      /* count_splits */
 };
 
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* As imx_attend_rows, of this kernel's sizes. */
+enum {
+    PIECE_ROWS = IMX_DIM != IMX_VALUES ? IMX_ATTEND_ROWS_MLA
+                 : IMX_DIM > 128       ? IMX_ATTEND_ROWS_WIDE
+                                       : IMX_ATTEND_ROWS
+};
+
+ATTEND_FN int pieces_of(const imx_attend_args &x)
+{
+    return (int)((unsigned)(x.queries * x.group + PIECE_ROWS - 1) / PIECE_ROWS);
+}
+
+/* Items of the same tokens. */
+ATTEND_FN int beside_of(const imx_attend_args &x)
+{
+    return x.kv_heads * pieces_of(x);
+}
+
+/* at / by, of numbers up to some thousands: what it takes less of is code. */
+ATTEND_FN int divide_few(int at, int by)
+{
+    return (int)__fdividef((float)at + 0.5f, (float)by);
+}
+
 /* ---- lengths --------------------------------------------------------------------------------- */
 
 ATTEND_SELDOM void complain(const imx_attend_args &x, const imbrexd_watch &watch, int kind,
@@ -67,15 +93,14 @@ ATTEND_FN int chunk_of(const imx_attend_args &x, int first)
     return x.sequences - first < CHUNK ? (int)x.sequences - first : CHUNK;
 }
 
-/* Splits of a sequence of which the caller says that it has so many tokens; the first block
- * complains. */
-ATTEND_FN int count_one(const imx_attend_args &x, const imbrexd_watch &watch, int sequence,
-                        int said)
+/* Tokens of a sequence of which the caller says that it has so many; the first block complains. */
+ATTEND_FN int checked_length(const imx_attend_args &x, const imbrexd_watch &watch, int sequence,
+                             int said)
 {
     int length = length_of(x, said);
     if (blockIdx.x == 0 && length != said)
         complain(x, watch, IMBREXD_FAULT_LENGTH, sequence, said, imx_attend_most(&x));
-    return splits_of(x, length);
+    return length;
 }
 
 /* A warp: the sum over this lane and those before it. */
@@ -104,7 +129,7 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
 #pragma unroll
     for (int i = 0; i < EACH_COUNTS; i++) {
         if (i < each && begin + i < count)
-            sum += count_one(x, watch, first + begin + i, own[i]);
+            sum += splits_of(x, checked_length(x, watch, first + begin + i, own[i]));
         own[i] = sum;
     }
     int scan = sum_upto(sum);
@@ -128,8 +153,8 @@ ATTEND_FN int count_splits(const imx_attend_args &x, const imbrexd_watch &watch,
 ATTEND_FN work work_in(const imx_attend_args &x, int first, const int *upto, int i, int split,
                        int at)
 {
-    int pieces = imx_attend_pieces(&x);
-    work w = { first + i, at / pieces, at % pieces, split - (i ? upto[i - 1] : 0) };
+    int pieces = pieces_of(x), head = divide_few(at, pieces);
+    work w = { first + i, head, at - head * pieces, split - (i ? upto[i - 1] : 0) };
     w.length = length_of(x, x.lengths[w.sequence]);
     w.splits = imx_attend_splits(w.length, x.kv_heads);
     w.each = imx_attend_split(w.length, x.kv_heads);
@@ -140,7 +165,7 @@ ATTEND_FN work work_in(const imx_attend_args &x, int first, const int *upto, int
 
 ATTEND_SELDOM work work_of(const imx_attend_args &x, int first, const int *upto, int item)
 {
-    int beside = x.kv_heads * imx_attend_pieces(&x), split = item / beside;
+    int beside = beside_of(x), split = item / beside;
     int low = 0, high = chunk_of(x, first) - 1;
     while (low < high) {
         int middle = (low + high) / 2;
@@ -179,23 +204,22 @@ ATTEND_FN int claim(const imx_attend_args &x)
 /* Rows of a piece: each a query and a head of q. */
 ATTEND_FN int rows_of(const imx_attend_args &x, const work &w)
 {
-    int rows = x.queries * x.group - w.piece * imx_attend_rows(&x);
-    return rows < imx_attend_rows(&x) ? rows : imx_attend_rows(&x);
+    int rows = x.queries * x.group - w.piece * PIECE_ROWS;
+    return rows < PIECE_ROWS ? rows : PIECE_ROWS;
 }
 
 /* The row of [sequences, queries] that row i of the piece is of, and of [.., heads]. */
 ATTEND_FN int64_t query_of(const imx_attend_args &x, const work &w, int i)
 {
-    int at = w.piece * imx_attend_rows(&x) + i;
-    return (int64_t)w.sequence * x.queries + at / x.group;
+    int at = w.piece * PIECE_ROWS + i;
+    return (int64_t)w.sequence * x.queries + divide_few(at, x.group);
 }
 
 ATTEND_FN int64_t state_of(const imx_attend_args &x, const work &w, int i)
 {
-    int at = w.piece * imx_attend_rows(&x) + i;
-    if (x.queries == 1)
-        return (int64_t)w.sequence * x.heads + w.head * x.group + at;
-    return query_of(x, w, i) * x.heads + w.head * x.group + at % x.group;
+    int at = w.piece * PIECE_ROWS + i, query = divide_few(at, x.group);
+    return ((int64_t)w.sequence * x.queries + query) * x.heads + w.head * x.group + at -
+           query * x.group;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */

@@ -32,22 +32,18 @@ ATTEND_FN float tokens_in(const imx_attend_args &x, int first, int count)
     return sum;
 }
 
-/* Whether whole sequences can be dealt to blocks so that all of them are busy to the end, and where
- * that is, in tokens of a block. */
-ATTEND_FN bool are_whole(const imx_attend_args &x, int first, int count, float *end)
+/* Whether there are enough of so many sequences to deal them to blocks whole. */
+ATTEND_FN bool are_whole(const imx_attend_args &x, int count)
 {
-    int beside = x.kv_heads * imx_attend_pieces(&x), blocks = (int)gridDim.x;
-    if (!KEEPS || count * beside < blocks - blocks / 16)
-        return false;
-    *end = tokens_in(x, first, count) * (float)beside / (float)blocks * (1 + 1.0f / 16);
-    return true;
+    int blocks = (int)gridDim.x;
+    return KEEPS && count * beside_of(x) >= blocks - blocks / 16;
 }
 
 /* Whether a block is to have sequence i of the chunk from its first split to its last, and is done
  * no later than other blocks are.  Those before it, of so many tokens together, come in rounds. */
 ATTEND_FN bool is_whole(const imx_attend_args &x, int i, int length, float before, float end)
 {
-    int beside = x.kv_heads * imx_attend_pieces(&x);
+    int beside = beside_of(x);
     int rounds = ((i + 1) * beside - 1) / (int)gridDim.x;
     return (i ? (float)rounds * before / (float)i : 0) + (float)length <= end;
 }
@@ -75,10 +71,11 @@ ATTEND_FN void put_upto(int own, int i, int count, int *upto, int *before)
 
 /* As count_chunk where sequences may be dealt out whole: one of those counts as one.  It is apart
  * so that a kernel without them begins sooner. */
-ATTEND_SELDOM int count_whole(const imx_attend_args &x, int first, int count, float end, int *upto)
+ATTEND_SELDOM int count_whole(const imx_attend_args &x, int first, int count, int *upto)
 {
     int lane = (int)threadIdx.x % LANES, before = 0;
-    float tokens = 0;
+    float each = tokens_in(x, first, count) * (float)beside_of(x) / (float)gridDim.x;
+    float end = each * (1 + 1.0f / 16), tokens = 0; /* end: when all are to be done */
 #pragma unroll 1
     for (int i = lane; i - lane < count; i += LANES) {
         int length = i < count ? length_of(x, x.lengths[first + i]) : 0, own = 0;
@@ -101,16 +98,16 @@ ATTEND_FN int count_chunk(const imx_attend_args &x, const imbrexd_watch &watch, 
 {
     int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), before = 0;
     int said = lane < count ? x.lengths[first + lane] : 0;
-    float end;
     __syncwarp(); /* all have read those of the chunk before */
 #pragma unroll 1
     for (int i = lane; i - lane < count; i += LANES) {
-        int own = i < count ? count_one(x, watch, first + i, said) : 0;
+        int length = i < count ? checked_length(x, watch, first + i, said) : 0;
+        int own = i < count ? imx_attend_splits(length, x.kv_heads) : 0;
         said = i + LANES < count ? x.lengths[first + i + LANES] : 0;
         put_upto(own, i, count, upto, &before);
     }
-    if (are_whole(x, first, count, &end))
-        before = count_whole(x, first, count, end, upto);
+    if (are_whole(x, count))
+        before = count_whole(x, first, count, upto);
     __syncwarp();
     return before;
 }
@@ -118,7 +115,7 @@ ATTEND_FN int count_chunk(const imx_attend_args &x, const imbrexd_watch &watch, 
 /* A warp: as work_of. */
 ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, int item)
 {
-    int beside = x.kv_heads * imx_attend_pieces(&x), split = item / beside;
+    int beside = beside_of(x), split = (int)((unsigned)item / (unsigned)beside);
     int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), from = 0;
     uint32_t beyond = 0;
 #pragma unroll 1
@@ -128,7 +125,7 @@ ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, i
             break;
     }
     int i = from + __ffs((int)beyond) - 1;
-    work w = work_in(x, first, upto, i, split, item % beside);
+    work w = work_in(x, first, upto, i, split, item - split * beside);
     if (KEEPS && upto[i] - (i ? upto[i - 1] : 0) == 1) { /* maybe of one split */
         w.is_whole = true;
         w.end = w.length;
@@ -139,7 +136,7 @@ ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, i
 ATTEND_FN void open_chunk(const imx_attend_args &x, const imbrexd_watch &watch, int *upto,
                           dealer *d)
 {
-    d->end = count_chunk(x, watch, d->first, upto) * x.kv_heads * imx_attend_pieces(&x);
+    d->end = count_chunk(x, watch, d->first, upto) * beside_of(x);
     d->claims = are_claimed(x, d->end);
     d->dealt = 0;
 }

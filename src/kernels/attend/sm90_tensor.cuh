@@ -16,7 +16,7 @@
 #define IMX_ATTEND_SM90_TENSOR_CUH
 
 #include "../sm90_tma.cuh"
-#include "sm90_deal.cuh"
+#include "sm90_add.cuh"
 
 enum {
     SLOT_BYTES = STEP * ROW_BYTES,
@@ -357,12 +357,18 @@ ATTEND_FN void end_split(const imx_attend_args &x, const work &w, lane_sums *own
                 add_to(&all[i], of, weights);
             else
                 put_sum(x, w, row, value, of, weights);
-            if (KEEPS && w.is_whole && is_done)
-                put_so_far(x, w, all[i], row, value);
         }
         __syncwarp();
         if (threadIdx.x % LANES == 0)
             mbar_arrive(at_shared(&h->end.read));
+    }
+    if (!KEEPS || !w.is_whole || !is_done)
+        return;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int at = i * IMX_THREADS + (int)threadIdx.x;
+        if (at / FOURS < rows_of(x, w))
+            put_so_far(x, w, all[i], at / FOURS, at % FOURS * 4);
     }
 }
 
@@ -378,8 +384,8 @@ ATTEND_FN void tell_ended(heads *h, int i)
     __syncwarp();
 }
 
-/* A warp: adds up a part of what is complete; whether there was one. */
-ATTEND_FN bool add_part(const imx_attend_args &x, heads *h)
+/* A warp takes a part of what is complete, TOGETHER rows from *row on; whether there was one. */
+ATTEND_FN bool take_part(heads *h, work *w, int *row)
 {
     ends *end = &h->end;
     uint32_t got = ~0u;
@@ -394,15 +400,8 @@ ATTEND_FN bool add_part(const imx_attend_args &x, heads *h)
     got = __shfl_sync(ALL, got, 0);
     if (got == ~0u)
         return false;
-    const work w = end->complete[got / PARTS % ROOM];
-    int row = (int)(got % PARTS) * TOGETHER;
-    if (TOGETHER > 1 && w.splits <= FEW_SPLITS) {
-        if (row < rows_of(x, w))
-            add_rows(x, w, row);
-    } else {
-        for (int i = row; i < row + TOGETHER && i < rows_of(x, w); i++)
-            add_row(x, w, i);
-    }
+    *w = end->complete[got / PARTS % ROOM];
+    *row = (int)(got % PARTS) * TOGETHER;
     return true;
 }
 
@@ -431,7 +430,8 @@ ATTEND_FN void count_all(const imx_attend_args &x, heads *h)
     enum { WAITING_MOST = ROOM / 4 * PARTS };
     ends *end = &h->end;
     uint32_t complete = 0;
-    int before = 0;
+    int before = 0, row;
+    work w;
     for (;;) {
         int all = (int)counted(&end->all), ended = (int)counted(&end->ended) / WARPS;
         uint32_t waiting = complete * PARTS - counted(&end->taken);
@@ -443,12 +443,33 @@ ATTEND_FN void count_all(const imx_attend_args &x, heads *h)
             before = ended;
         } else if (all && before == all - 1) {
             break;
-        } else if (!add_part(x, h)) {
-            __nanosleep(50);
+        } else if (take_part(h, &w, &row)) {
+            int upto = row + TOGETHER < rows_of(x, w) ? row + TOGETHER : rows_of(x, w);
+#pragma unroll 1
+            for (; row < upto; row++)
+                add_row(x, w, row);
+        } else {
+            __nanosleep(20);
         }
     }
     if (threadIdx.x % LANES == 0)
         tell(&end->is_over, 1);
+}
+
+/* One of the four, with nothing left to weigh: adds up what is complete. */
+ATTEND_FN void add_left(const imx_attend_args &x, heads *h)
+{
+    work w;
+    int row;
+    for (bool is_over = false;;) {
+        if (take_part(h, &w, &row)) {
+            int upto = row + TOGETHER < rows_of(x, w) ? row + TOGETHER : rows_of(x, w);
+            add_fetching(x, w, row, upto);
+        } else if (is_over) {
+            return;
+        }
+        is_over = __shfl_sync(ALL, counted(&h->end.is_over), 0);
+    }
 }
 
 /* ---- the block's splits ---------------------------------------------------------------------- */
@@ -506,8 +527,7 @@ ATTEND_FN void attend_all(const imx_attend_args &x, heads *h)
     }
     if (lane == 0)
         tell(&h->end.all, (uint32_t)i + 1);
-    for (bool is_over = false; add_part(x, h) || !is_over;) /* whoever is free adds up */
-        is_over = __shfl_sync(ALL, counted(&h->end.is_over), 0);
+    add_left(x, h);
 }
 
 #endif /* IMX_ATTEND_SM90_TENSOR_CUH */
