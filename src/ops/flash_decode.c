@@ -83,7 +83,7 @@ static void add_states(const imx_variant *variant, imx_needs *needs)
     if (!on_gpu(variant))
         return;
     needs->local_bytes += states * (size_t)splits_of(d) * part;
-    needs->done += 1 + (size_t)imx_attend_counts(&largest);
+    needs->done += 1 + (size_t)imx_attend_words(&largest);
 }
 
 static imbrex_status prepare_attend(imx_variant *variant)

@@ -265,7 +265,7 @@ static void attend(void **state)
                 many.cache = IMBREX_E4M3;
                 try(&imx_kernel_attend, &many);
             }
-            if (dtype == IMBREX_BF16 && (i == 2 || i == 3)) {
+            if (dtype == IMBREX_BF16 && (i == 2 || i == 3 || i == 6 || i == 7)) {
                 imx_attend_args paged = args;
                 paged.page = 16;
                 try_on(&imx_kernel_attend, &paged, &targets[1]);

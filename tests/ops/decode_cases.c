@@ -1,5 +1,4 @@
-/* decode_cases.c - as the header says: inputs and results are one piece of memory on the host, and
- * the same on the device. */
+/* decode_cases.c - inputs and results are one piece of memory on the host, and on the device. */
 #include "decode_cases.h"
 
 #include <math.h>
@@ -49,6 +48,8 @@ static const decode_case cases[] = {
     { 2, 1, 64, 64, 1, 0, 0, BF16, BF16, 6, 0, 0, 0, 0, 0, 0, 0, 1100 },      /* without pages */
     { 6, 2, 64, 64, 2, 16, 0, BF16, BF16, 70, 3, 0, 0, 1, 0, 0, 0, 3 },       /* off 16 bytes */
     { 4, 2, 64, 64, 2, 16, 0, BF16, BF16, 600, 0, 0, 0, APART, 0, 0, 0, 40 }, /* some whole */
+    { 16, 1, 576, 512, 1, 16, 0, BF16, BF16, 390, 0, 0.07f, 0, 0, 0, 0, 0, 8 },
+    { 3, 1, 576, 512, 2, 0, 0, F16, F16, 330, 0, 0.07f, 2, APART, 0, 0, 0, 8 },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -527,8 +528,7 @@ int decode_out_of_range(imbrex_group *group, void *ctx)
     const int number = *(const int *)ctx, which = number == 8 ? 3 : number % 4;
     decode_case of = cases[0];
     const decode_case *const c = &of;
-    if (number >= 4)
-        of.dtype = of.cache = IMBREX_BF16;
+    of.dtype = of.cache = number >= 4 ? BF16 : F32;
     const imbrex_decode_desc desc = desc_of(c, "store");
     imbrex_plan *plan;
     inputs x;

@@ -24,9 +24,9 @@
  * is rounded once.  So bits of a row depend on its own tokens alone.
  *
  * On GPUs what splits come to lies in parts; the block that ends a sequence's last one for a head
- * of the cache, as counts say, adds them up.  A block that has all of them needs no parts.  Tensor
- * cores round weights to dtype, and multiply what any query of a sequence sees: a v that is no
- * number makes all of them NaN.
+ * of the cache, as counts say, adds them up, and of MLA on Hopper all blocks do so when all splits
+ * have ended.  A block that has all of them needs no parts.  Tensor cores round weights to dtype,
+ * and multiply what any query of a sequence sees: a v that is no number makes all of them NaN.
  *
  * A length beyond context, or beyond what page_stride has room for, is clamped, and a page that
  * is not there becomes page 0; the group fails by IMBREXD_FAULT_LENGTH or IMBREXD_FAULT_PAGE.
@@ -42,7 +42,8 @@ enum {
     IMX_ATTEND_TILE = 64,     /* tokens whose scores are weighed together */
     IMX_ATTEND_ROWS = 16,     /* of q for one head of the cache, that a block takes at once, */
     IMX_ATTEND_ROWS_WIDE = 8, /* where head_dim is 256: their sums fill its registers, */
-    IMX_ATTEND_ROWS_MLA = 64  /* and of MLA */
+    IMX_ATTEND_ROWS_MLA = 64, /* and of MLA */
+    IMX_ATTEND_BLOCKS = 255   /* that meet at their end, at most */
 };
 
 typedef struct imx_attend_args {
@@ -61,7 +62,7 @@ typedef struct imx_attend_args {
     float *lse;       /* or NULL */
     int splits;       /* GPUs: the most of a sequence */
     float *parts;     /* [rows, heads, splits, value_dim], then their [.., 2] largest and sum */
-    uint32_t *counts; /* [imx_attend_counts] splits that have ended; 0 between launches, as is */
+    uint32_t *counts; /* [imx_attend_words] splits that have ended; 0 between launches, as is */
     int32_t *claims;  /* how many items blocks have asked for beyond those that are dealt out */
 } imx_attend_args;
 
@@ -126,6 +127,13 @@ IMX_TEAM_FN int imx_attend_pieces(const imx_attend_args *args)
 IMX_TEAM_FN int64_t imx_attend_counts(const imx_attend_args *args)
 {
     return args->sequences * args->kv_heads * imx_attend_pieces(args);
+}
+
+/* Words of counts. */
+IMX_TEAM_FN int64_t imx_attend_words(const imx_attend_args *args)
+{
+    int64_t counts = imx_attend_counts(args);
+    return counts > 1 + IMX_ATTEND_BLOCKS ? counts : 1 + IMX_ATTEND_BLOCKS;
 }
 
 /* The most tokens of a sequence that can be here. */

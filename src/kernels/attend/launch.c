@@ -79,9 +79,9 @@ static form choose(const imx_attend_args *args, const imx_cuda_target *target, i
     return f;
 }
 
-/* ---- Hopper: sm90_tensor.cuh ---------------------------------------------------------------- */
+/* ---- Hopper: sm90_tensor.cuh, sm90_mla.cuh --------------------------------------------------- */
 
-enum { BESIDE, BOX_ROWS }; /* of kept */
+enum { BESIDE, BOX_ROWS, MLA_ROWS }; /* of kept */
 
 /* Tokens that lie in a row of a page, whichever they are; 0: too few. */
 static int box_rows(const imx_attend_args *args)
@@ -96,6 +96,14 @@ static bool is_for_hopper(const imx_attend_args *args, const imx_cuda_target *ta
     return target->arch == 90 && args->dtype != IMBREX_F32 &&
            (eight || args->cache == args->dtype) && args->head_dim == args->value_dim &&
            (size_t)args->head_dim * (eight ? 1 : 2) % 128 == 0 && box_rows(args) > 0;
+}
+
+static bool is_mla_for_hopper(const imx_attend_args *args, const imx_cuda_target *target)
+{
+    enum { ROWS_MOST = 32 }; /* sums of more want more registers than there are */
+    return target->arch == 90 && args->dtype != IMBREX_F32 && args->cache == args->dtype &&
+           args->head_dim != args->value_dim && args->queries * args->heads <= ROWS_MOST &&
+           box_rows(args) > 0;
 }
 
 /* A slot is of 64 tokens' k, or v.  Two blocks an SM where both have slots enough: while one ends a
@@ -136,6 +144,34 @@ static void config_sm90(const imx_attend_args *args, const imx_cuda_target *targ
              rows, box_rows(args), shared);
 }
 
+enum { MLA_SLOT_BLOCKS = 3 }; /* of 128 bytes of 64 tokens' rows: three slots are a tile */
+
+/* sm90_mla.cuh: as many slots as there is room for. */
+static void config_sm90_mla(const imx_attend_args *args, const imx_cuda_target *target, int sms,
+                            imx_cuda_config *config)
+{
+    enum { EIGHT = 8, SLOTS_MOST = 9, SLOT = MLA_SLOT_BLOCKS * 64 * 128, ROOM = 8 << 10 };
+    int rows = args->queries * args->heads <= 16 ? 16 : 32;
+    size_t others = (size_t)rows * (size_t)args->head_dim * 2 + ROOM;
+    size_t slots = (target->shared_bytes_most - others) / SLOT;
+    slots = slots < SLOTS_MOST ? slots : SLOTS_MOST;
+    *config = (imx_cuda_config){
+        .source = "kernels/attend/sm90.cu",
+        .entry = "imx_attend",
+        .blocks = sms < IMX_ATTEND_BLOCKS ? sms : IMX_ATTEND_BLOCKS,
+        .cluster = 1,
+        .threads = (EIGHT + 1) * 32,
+        .early = true,
+        .shared_bytes = slots * SLOT + others,
+        .kept = { [BESIDE] = 1, [BOX_ROWS] = box_rows(args), [MLA_ROWS] = rows },
+    };
+    snprintf(config->options, sizeof config->options,
+             "-DIMX_DTYPE=%d -DIMX_CACHE=%d -DIMX_DIM=%d -DIMX_VALUES=%d -DIMX_THREADS=%d "
+             "-DIMX_SLOTS=%zu -DIMX_BESIDE=1 -DIMX_ROWS=%d -DIMX_BOX=%d -DIMX_SHARED_BYTES=%zu",
+             args->dtype, args->cache, args->head_dim, args->value_dim, EIGHT * 32, slots, rows,
+             box_rows(args), config->shared_bytes);
+}
+
 /* A page, or a sequence, is a plane: | tokens | with a column for each head, or head by head. */
 static imx_tensor_map map_of(const imx_attend_args *args, const void *at, int rows)
 {
@@ -159,6 +195,26 @@ static imx_tensor_map map_of(const imx_attend_args *args, const void *at, int ro
     };
 }
 
+/* Of MLA: rows of q of all queries. */
+static imx_tensor_map map_of_q(const imx_attend_args *args, int rows)
+{
+    int64_t all = args->sequences * args->queries * args->heads,
+            bytes = (int64_t)args->head_dim * 2;
+    return (imx_tensor_map){
+        .address = (uintptr_t)args->q % 16 == 0 && all > 0 ? args->q : NULL,
+        .rows = all,
+        .cols = args->head_dim,
+        .stride_bytes = bytes,
+        .planes = 1,
+        .plane_bytes = all * bytes,
+        .box_rows = rows,
+        .box_cols = 64,
+        .box_blocks = (int)(bytes / 128),
+        .dtype = args->dtype,
+        .swizzle_bytes = 128,
+    };
+}
+
 /* ---- the row --------------------------------------------------------------------------------- */
 
 static void cuda_config(const void *largest, const imx_cuda_target *target, int blocks,
@@ -167,6 +223,10 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
     const imx_attend_args *args = largest;
     if (is_for_hopper(args, target)) {
         config_sm90(args, target, blocks, config);
+        return;
+    }
+    if (is_mla_for_hopper(args, target)) {
+        config_sm90_mla(args, target, blocks, config);
         return;
     }
     const form f = choose(args, target, blocks);
@@ -194,7 +254,13 @@ static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_
     int64_t wanted = imx_attend_counts(args) * args->splits;
     int64_t most = (int64_t)config->blocks * config->kept[BESIDE];
     launch->blocks = (int)(wanted < most ? wanted : most);
-    if (config->kept[BOX_ROWS]) {
+    if (config->kept[MLA_ROWS]) {
+        enum { WHOLE = 64 };
+        launch->map_count = 2;
+        launch->maps[0] = map_of(args, args->k, config->kept[BOX_ROWS]);
+        launch->maps[0].box_blocks = config->kept[BOX_ROWS] == WHOLE ? MLA_SLOT_BLOCKS : 1;
+        launch->maps[1] = map_of_q(args, config->kept[MLA_ROWS]);
+    } else if (config->kept[BOX_ROWS]) {
         launch->map_count = 2;
         launch->maps[0] = map_of(args, args->k, config->kept[BOX_ROWS]);
         launch->maps[1] = map_of(args, args->v, config->kept[BOX_ROWS]);

@@ -4,12 +4,17 @@
 
 #include "sm80_where.cuh"
 
-enum { PAIRS = IMX_VALUES / LANES / 2 }; /* of numbers that a lane has of a row */
+/* Pairs of numbers that a lane has: of a row, of MLA on Hopper of a column of rows. */
+#ifdef IMX_BOX
+enum { PAIRS = IMX_DIM == IMX_VALUES ? IMX_VALUES / LANES / 2 : 1 };
+#else
+enum { PAIRS = IMX_VALUES / LANES / 2 };
+#endif
 enum {
     IS_SHORT =
         IMX_THREADS > 256 || (IMX_CACHE == IMBREX_E4M3 && IMX_VALUES > 128), /* of registers */
     WANTED = (IS_SHORT ? 16 : 32) / PAIRS,
-    AHEAD = WANTED < 16 ? WANTED : 16 /* splits that are loaded at once */
+    AHEAD = WANTED < 16 || IMX_DIM != IMX_VALUES ? WANTED : 16 /* splits that are loaded at once */
 };
 static_assert(LANES % AHEAD == 0, "they share their weights' lanes");
 
@@ -129,26 +134,26 @@ ATTEND_FN void put_o(const imx_attend_args &x, const ending &e, int64_t i, float
     imx_vector_put(IMX_DTYPE, x.o, i, e.bad ? __int_as_float(0x7fc00000) : sum * e.share + 0.0f);
 }
 
-ATTEND_FN void put_row(const imx_attend_args &x, int64_t state, float most, float sum,
-                       const float2 (&of)[PAIRS])
+ATTEND_FN void put_columns(const imx_attend_args &x, int64_t state, int first, float most,
+                           float sum, const float2 (&of)[PAIRS])
 {
     int lane = (int)threadIdx.x % LANES;
     const ending e = ending_of(x, most, sum);
 #pragma unroll
     for (int pair = 0; pair < PAIRS; pair++) {
-        int64_t at = state * IMX_VALUES + (pair * LANES + lane) * 2;
+        int64_t at = state * IMX_VALUES + (pair * LANES + lane) * 2 + first;
         put_o(x, e, at, of[pair].x);
         put_o(x, e, at + 1, of[pair].y);
     }
-    if (lane == 0 && x.lse)
+    if (lane == 0 && first == 0 && x.lse)
         x.lse[state] = e.lse;
 }
 
-/* Where there are registers enough a warp waits once for weights and AHEAD splits together. */
-ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
+/* Numbers of a row from `first` on, PAIRS of each lane.  Where there are registers enough a warp
+ * waits once for weights and AHEAD splits together. */
+ATTEND_FN void add_columns(const imx_attend_args &x, const work &w, int64_t state, int first)
 {
-    int64_t state = state_of(x, w, row);
-    const float *parts = part_of(x, state, 0) + (int)threadIdx.x % LANES * 2;
+    const float *parts = part_of(x, state, 0) + (int)threadIdx.x % LANES * 2 + first;
     float2 v[AHEAD][PAIRS], of[PAIRS] = {};
     if (!IS_SHORT)
         load_parts(parts, w.splits, v);
@@ -165,7 +170,12 @@ ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
             add_parts(i, s, v, of, &sum);
         }
     }
-    put_row(x, state, most, sum, of);
+    put_columns(x, state, first, most, sum, of);
+}
+
+ATTEND_FN void add_row(const imx_attend_args &x, const work &w, int row)
+{
+    add_columns(x, w, state_of(x, w, row), 0);
 }
 
 /* One thread, when the others' parts of a split happen before: whether the sequence's splits, for

@@ -439,7 +439,7 @@ ATTEND_FN void add_rows(const imx_attend_args &x, const work &w, int first)
         share s = share_of(own[i], &most);
         add_parts(0, s, v[i], sum, &all);
         if (first + i < rows_of(x, w))
-            put_row(x, state_of(x, w, first + i), most, all, sum);
+            put_columns(x, state_of(x, w, first + i), 0, most, all, sum);
     }
 }
 

@@ -1,6 +1,7 @@
 /* sm90.cu - the attend kernel on Hopper, for caches that its copy engine can read: as sm80.cu, and
  *
- *     IMX_THREADS of a block that weigh, four warps; one more loads, one counts splits
+ *     IMX_THREADS of a block that weigh, four warps, of MLA eight; one more loads, and one counts
+ *                 splits, but of MLA
  *     IMX_SLOTS   of the ring         IMX_BOX      tokens in a row of one page: 16 or 64
  *     IMX_SHARED_BYTES
  *
@@ -8,6 +9,9 @@
  * the next. */
 #include "sm80_where.cuh"
 
+#if IMX_DIM != IMX_VALUES
+#include "sm90_mla.cuh"
+#else
 #include "sm90_tensor.cuh"
 
 extern "C" __global__ void __launch_bounds__(IMX_THREADS + 2 * LANES, IMX_BESIDE)
@@ -39,3 +43,4 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS + 2 * LANES, IMX_BESIDE
     else
         attend_all(args, &h);
 }
+#endif

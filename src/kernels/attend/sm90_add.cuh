@@ -4,6 +4,7 @@
 #ifndef IMX_ATTEND_SM90_ADD_CUH
 #define IMX_ATTEND_SM90_ADD_CUH
 
+#include "sm80_heads.cuh"
 #include "sm90_deal.cuh"
 
 enum {

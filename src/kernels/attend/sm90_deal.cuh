@@ -4,12 +4,14 @@
 #ifndef IMX_ATTEND_SM90_DEAL_CUH
 #define IMX_ATTEND_SM90_DEAL_CUH
 
-#include "sm80_heads.cuh"
+#include "sm80_units.cuh"
 
 /* Numbers that a thread adds up over warps, four at once, and over splits of one block if there are
  * registers to keep them meanwhile. */
 enum { FOURS = IMX_DIM / 4, OWN = IMX_ROWS * FOURS / IMX_THREADS, KEEPS = OWN <= 2 };
-static_assert(ROWS_LEFT * FOURS % IMX_THREADS == 0, "all add up alike");
+
+/* Of each form: w without those of its tokens that no row sees. */
+ATTEND_FN work narrowed(const imx_attend_args &x, const work &w);
 
 /* The warp that loads: where it is among a block's splits. */
 struct dealer {

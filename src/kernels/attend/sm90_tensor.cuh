@@ -28,6 +28,7 @@ enum {
     Q_AT = LEFT_AT + WARPS * LEFT_BYTES,
     HEADS_AT = Q_AT + Q_ROOMS * Q_BYTES
 };
+static_assert(ROWS_LEFT * FOURS % IMX_THREADS == 0, "all add up alike");
 static_assert(STEP == 64 && ROW_BYTES % ROW_APART == 0 && STEP % IMX_BOX == 0 && IMX_BOX >= TOKENS,
               "boxes are of whole tiles");
 
