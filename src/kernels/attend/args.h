@@ -24,8 +24,8 @@
  * is rounded once.  So bits of a row depend on its own tokens alone.
  *
  * On GPUs what splits come to lies in parts; the block that ends a sequence's last one for a head
- * of the cache, as counts say, adds them up, and of MLA on Hopper all blocks do so when all splits
- * have ended.  A block that has all of them needs no parts.  Tensor cores round weights to dtype,
+ * of the cache, as counts say, adds them up, and one that has all of them needs no parts; of MLA on
+ * Hopper all blocks add up when all splits have ended.  Tensor cores round weights to dtype,
  * and multiply what any query of a sequence sees: a v that is no number makes all of them NaN.
  *
  * A length beyond context, or beyond what page_stride has room for, is clamped, and a page that
@@ -62,7 +62,7 @@ typedef struct imx_attend_args {
     float *lse;       /* or NULL */
     int splits;       /* GPUs: the most of a sequence */
     float *parts;     /* [rows, heads, splits, value_dim], then their [.., 2] largest and sum */
-    uint32_t *counts; /* [imx_attend_words] splits that have ended; 0 between launches, as is */
+    uint32_t *counts; /* [imx_attend_words] how many have ended; 0 between launches, as is */
     int32_t *claims;  /* how many items blocks have asked for beyond those that are dealt out */
 } imx_attend_args;
 
@@ -129,7 +129,8 @@ IMX_TEAM_FN int64_t imx_attend_counts(const imx_attend_args *args)
     return args->sequences * args->kv_heads * imx_attend_pieces(args);
 }
 
-/* Words of counts. */
+/* Words of counts: a sequence's for a head and a piece; or of MLA on Hopper, as
+ * sm90_mla_end.cuh has them. */
 IMX_TEAM_FN int64_t imx_attend_words(const imx_attend_args *args)
 {
     int64_t counts = imx_attend_counts(args);

@@ -247,7 +247,8 @@ static void cuda_config(const void *largest, const imx_cuda_target *target, int 
              f.beside, f.rows);
 }
 
-/* A block a split of a head of the cache: blocks do not wait for each other. */
+/* A block a split of a head of the cache: blocks do not wait for each other, but those of MLA on
+ * Hopper, which meet at their end for a time. */
 static void cuda_launch(const void *untyped, const imx_cuda_config *config, imx_cuda_launch *launch)
 {
     const imx_attend_args *args = untyped;

@@ -1,4 +1,5 @@
-/* sm80_add.cuh - adds up what a sequence's splits have come to, in their order: a warp a row. */
+/* sm80_add.cuh - adds up what a sequence's splits have come to, in their order: a warp a row, of
+ * MLA on Hopper a part of one. */
 #ifndef IMX_ATTEND_SM80_ADD_CUH
 #define IMX_ATTEND_SM80_ADD_CUH
 

@@ -275,6 +275,9 @@ ATTEND_FN void put_part(const imx_attend_args &x, const work &w, mla_room *room,
     int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES % GROUP_WARPS;
     int group = group_here(), rows = rows_of(x, w);
     bool is_last = (tiles - 1) % 2 == group; /* who has weighed it */
+    /* Whether an odd number of tiles that no row sees is ahead: the order of sums is the split's,
+     * whatever other rows see. */
+    int odd = (w.first - w.split * w.each) / TILE & 1;
 #pragma unroll
     for (int n = 0; n < EIGHTS; n++) {
 #pragma unroll
@@ -304,7 +307,7 @@ ATTEND_FN void put_part(const imx_attend_args &x, const work &w, mla_room *room,
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < WARPS; j++)
-            sum += room->own[j / GROUP_WARPS][j % GROUP_WARPS][row];
+            sum += room->own[j / GROUP_WARPS ^ odd][j % GROUP_WARPS][row];
         *(float2 *)weight_of(x, state_of(x, w, row), w.split) =
             make_float2(room->most[last % 4][row], sum);
     }
@@ -352,19 +355,22 @@ ATTEND_FN void attend_split(const imx_attend_args &x, const work &w, mla_room *r
 ATTEND_FN void attend_all(const imx_attend_args &x, mla_room *room)
 {
     place p = { 0, 0 };
+    uint32_t began, took = 0; /* the latest split */
     int tile = 0;
     for (int i = 0;; i++) {
         mbar_wait(at_shared(&room->q_full), (uint32_t)(i & 1));
         const work w = room->splits[i % 2];
         if (w.sequence < 0)
             break;
+        began = clock_now();
         look(x, w, room);
         both_barrier();
         attend_split(x, w, room, tile, p);
         tile += tiles_of(w);
         p = after_tiles(p, tiles_of(w));
+        took = clock_now() - began;
     }
-    add_all(x, room);
+    add_all(x, room, took);
 }
 
 /* ---- the block ------------------------------------------------------------------------------- */

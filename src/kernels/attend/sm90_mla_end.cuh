@@ -2,8 +2,8 @@
  *
  * Splits leave so much that one block would add long.  So blocks meet, and each has its share of
  * numbers of o.  The last to come tells the others, each by a word of its own.  A block does not
- * wait for longer than WAIT_MOST, since one that has not begun may want its place: it says that it
- * has gone, and the last one has its share, too.
+ * wait for much longer than its latest split took, since one that has not begun may want its place:
+ * it says that it has gone, and the last one has its share, too.
  *
  *     counts   | how many blocks have come | a word of block 0 | of block 1 | ...
  *     a word   0, but while blocks meet   IS_OVER, by the last   HAS_GONE, by its block */
@@ -12,8 +12,10 @@
 
 #include "sm90_mla_load.cuh"
 
+static_assert(CHUNK >= IMX_ATTEND_BLOCKS, "upto has room for blocks that have gone");
+
 enum { IS_OVER = 1, HAS_GONE = 2 };
-enum { WAIT_MOST = 1 << 16 /* cycles */ };
+enum { WAIT_LEAST = 1 << 16 /* cycles */ };
 /* What a block does at its end. */
 enum { LEAVES, ADDS, ADDS_LAST };
 
@@ -31,9 +33,11 @@ ATTEND_FN uint32_t clock_now(void)
     return now;
 }
 
-/* One thread, when all parts of the block happen before: when all blocks have come, or as above. */
-ATTEND_FN int meet(const imx_attend_args &x)
+/* One thread, when all parts of the block happen before: until all blocks have come, or it has
+ * waited for long enough.  took: the latest split, in cycles. */
+ATTEND_FN int meet(const imx_attend_args &x, uint32_t took)
 {
+    const uint32_t most = WAIT_LEAST + 2 * (took < 1u << 30 ? took : 1u << 30);
     uint32_t *word = x.counts + 1 + blockIdx.x, before, said = 0, begin = clock_now();
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
                  : "=r"(before)
@@ -43,7 +47,7 @@ ATTEND_FN int meet(const imx_attend_args &x)
         *x.counts = 0;
         return ADDS_LAST;
     }
-    while (!said && clock_now() - begin < WAIT_MOST)
+    while (!said && clock_now() - begin < most)
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(said) : "l"(word) : "memory");
     if (!said)
         asm volatile("atom.cas.acq_rel.gpu.global.b32 %0, [%1], 0, %2;"
@@ -87,12 +91,12 @@ ATTEND_FN void add_share_of(const imx_attend_args &x, int block)
 }
 
 /* The two warpgroups, when the block has no further split. */
-ATTEND_FN void add_all(const imx_attend_args &x, mla_room *room)
+ATTEND_FN void add_all(const imx_attend_args &x, mla_room *room, uint32_t took)
 {
     both_barrier();
     if (threadIdx.x == 0) {
         room->gone = 0;
-        room->end = meet(x);
+        room->end = meet(x, took);
     }
     both_barrier();
     int end = room->end;
