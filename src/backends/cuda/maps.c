@@ -9,7 +9,7 @@
 
 #include "cuda.h"
 
-enum { SETS_LOG2 = 8, SETS = 1 << SETS_LOG2, PLACES = 4 };
+enum { SETS_LOG2 = 7, SETS = 1 << SETS_LOG2, PLACES = 8 };
 
 /* An encoded map and what it was made from. */
 typedef struct kept {
@@ -82,11 +82,15 @@ static imbrex_status encode(const imx_tensor_map *from, CUtensorMap *map)
         from->box_rows, from->box_cols);
 }
 
-/* By the address and the box: others of a matrix, at its edges say, have other sets. */
+/* By the address and the box: others of a matrix, at its edges say, have other sets.  Weights of a
+ * model's layers lie at equal distances, which one product would leave equal.  The mixing is that
+ * which ends MurmurHash3, by Austin Appleby, public domain. */
 static size_t set_of(const imx_tensor_map *from)
 {
     uint64_t key = (uint64_t)(uintptr_t)from->address / 16 + (uint64_t)from->box_rows;
-    return key * 0x9e3779b97f4a7c15 >> (64 - SETS_LOG2);
+    key = (key ^ key >> 33) * 0xff51afd7ed558ccd;
+    key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53;
+    return (size_t)((key ^ key >> 33) % SETS);
 }
 
 imbrex_status imx_cuda_maps_find(imx_cuda_maps *maps, const imx_tensor_map *from, CUtensorMap *map)
