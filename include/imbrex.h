@@ -546,9 +546,10 @@ IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size
 
 /* The same for programs: one line, an object in JSON, of this rank.  Local; of no plan, "{}".
  *
- *     op, dtype, device   strings: the operator, the type of its operands, "cpu" or "cuda"
+ *     op, dtype, device   strings: the operator, the type of its operands, and "cpu", "cuda" or, of
+ *                         a group that only compiles, "compile"
  *     ranks               of the group
- *     rows                of a run at most, as its args' m
+ *     rows                of a run at most, as its args' m, own or batch
  *     algorithm, why      strings: its name, and for people why it is this one
  *     measured            whether imbrex_tune found it; else it was named, or expected to be best
  *     chunk_rows          rows under one signal in a run of all rows; a rank's last may have fewer
@@ -556,7 +557,8 @@ IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size
  *     spans_ranks         whether tiles have rows of several ranks
  *     blocks              of the kernel that multiplies, or of the one that moves rows
  *     at_once             SMs that a run needs all at once; 0: it goes on with fewer
- *     memory_bytes        imbrex_plan_memory: symmetric_bytes and local_bytes together
+ *     memory_bytes        imbrex_plan_memory: of it
+ *     symmetric_bytes, local_bytes  are symmetric memory and this rank's own
  *     symmetric_kind      string: a kind of symmetric memory that is not the usual one; else null
  *     net                 string: the engine between nodes; null: there is one node
  *     sent_inside, sent_between  bytes that the latest run copied to ranks of this node, and sent
@@ -564,8 +566,9 @@ IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size
  *     fewer               array, the fewest rows first: what runs of up to so many rows do, with
  *                         rows, algorithm, measured, tile_rows, tile_cols
  *
- * Later versions may add keys.  Writes into text, the caller's, and returns as snprintf does: text
- * is whole if the length returned is less than size. */
+ * Later versions may add keys.  A byte beyond ASCII is a character of its own, as of Latin-1.  Not
+ * while another thread runs the plan or destroys it.  Writes into text, the caller's, and returns
+ * as snprintf does: text is whole if the length returned is less than size. */
 IMBREX_API size_t imbrex_plan_facts(const imbrex_plan *plan, char *text, size_t size);
 
 /* Local.  Waits until this rank's runs of the plan are done, but for replays of graphs, which the

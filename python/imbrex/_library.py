@@ -254,5 +254,6 @@ def text(name, value):
 
 def described(describe, handle):
     line = ctypes.create_string_buffer(describe(handle, None, 0) + 1)
-    describe(handle, line, len(line))
+    while (length := describe(handle, line, len(line))) >= len(line):  # a run has ended meanwhile
+        line = ctypes.create_string_buffer(length + 1)
     return line.value.decode()

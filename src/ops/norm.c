@@ -203,7 +203,7 @@ static imbrex_status run_alone(const imx_run *run, const imbrex_norm *norm)
     return norm_rows(run, &x);
 }
 
-/* On the caller's stream: the algorithm's sum, then h, then c. */
+/* On the caller's stream: the algorithm's sum, then h, then c; of one rank as above. */
 static imbrex_status run_with_norm(const imx_run *run)
 {
     const imbrex_norm norm = norm_of(run->plan->op, run->plan->desc);

@@ -53,7 +53,8 @@ enum {
     .result = imx_norm_result
 
 /* In that of one whose runs end with it: an algorithm's run is then of the sum alone, whose args
- * have bias and residual, and c where the sum goes. */
+ * have bias and residual, and c where the sum goes.  One rank alone runs its product at most, and
+ * the norm adds these. */
 #define IMX_NORM_RUNS(of) IMX_NORM(of), .around = &imx_norm_around
 
 extern const imx_around imx_norm_around;

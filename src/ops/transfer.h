@@ -195,7 +195,8 @@ size_t imx_transfer_slot_bytes(const imx_variant *variant);
 bool imx_transfer_adds(const imx_run *run);
 
 /* Adds the parts in rank order into args.c, this rank's own from matrix[m, n].  With arriving, each
- * chunk waits for its parts in the kernel; else all must be here. */
+ * chunk waits for its parts in the kernel; else all must be here.  Nothing is launched where the
+ * sum lies in c already. */
 imbrex_status imx_transfer_reduce(const imx_run *run, imbrex_stream stream, int kernel,
                                   const void *matrix, bool arriving) IMX_MUST_CHECK;
 

@@ -92,7 +92,7 @@ bool compile_reports_find(const imx_cache_key *key, compile_report *report)
 bool compile_reports_begin(void)
 {
     char build[BUILD_MOST];
-    out = fake_nvrtc_build(build) ? fopen(COMPILE_REPORTS, "w") : NULL;
+    out = fake_nvrtc_build(build) ? fopen(COMPILE_REPORTS ".new", "w") : NULL;
     return out && fprintf(out, "%s\n", build) > 0;
 }
 
@@ -105,5 +105,5 @@ void compile_reports_add(const imx_cache_key *key, const compile_report *report,
 bool compile_reports_end(void)
 {
     bool whole = !ferror(out);
-    return fclose(out) == 0 && whole;
+    return fclose(out) == 0 && whole && rename(COMPILE_REPORTS ".new", COMPILE_REPORTS) == 0;
 }

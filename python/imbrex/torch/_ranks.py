@@ -69,7 +69,7 @@ class _Ranks:
 
     def _close_oldest(self):
         """Until there is room for one more."""
-        free = [key for key, kept in self._plans.items() if not kept.plan.is_captured]
+        free = [key for key, kept in list(self._plans.items()) if not kept.plan.is_captured]
         free.sort(key=lambda key: self._plans[key].used)
         for oldest in free[:max(0, len(free) - _most_plans + 1)]:
             self._plans.pop(oldest).plan.close()

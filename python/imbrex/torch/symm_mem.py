@@ -168,9 +168,8 @@ def fused_scaled_matmul_reduce_scatter(
     rows, between = rows_of(A)
     if A_scale.numel() > 1 or A_scale.shape[:-1] == A.shape[:-1]:
         A_scale = rows_of(A_scale)[0]
-    c = _run.scaled_mm_rs(rows, B, A_scale, B_scale,
-                                      None if bias is None else bias * size, out_dtype,
-                                      use_fast_accum, group_name)
+    c = _run.scaled_mm_rs(rows, B, A_scale, B_scale, None if bias is None else bias * size,
+                          out_dtype, use_fast_accum, group_name)
     c = _back(c, between, dim).contiguous()  # as PyTorch traces it
     return c / size if reduce_op == "avg" else c
 
