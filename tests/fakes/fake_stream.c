@@ -201,7 +201,7 @@ static bool wants_room(const op *o)
 static void take_room(const op *o, int gpu)
 {
     int all = fake_driver_attribute(gpu, CU_MULTIPROCESSOR_COUNT);
-    while (wants_room(o) && held[gpu] >= all)
+    while (held[gpu] >= all && wants_room(o))
         pthread_cond_wait(&room, &lock);
     held[gpu] += holds(o, gpu);
 }

@@ -19,16 +19,17 @@
 
 static op_part some = SANITIZED ? OP_CASES_NINTH : OP_CASES_THIRD;
 
-/* Threads that share a GPU walk most of the table, others a third; processes, whose kernels and
- * calls are the same, a ninth if they are many or a sanitizer watches. */
+/* Threads that share a GPU walk most of the table, others a third, or a ninth where a sanitizer
+ * watches threads; processes, whose kernels and calls are the same, a ninth if they are many or a
+ * sanitizer watches. */
 static void run(int size, bool processes, int gpus)
 {
     ranks_desc desc = { .size = size, .processes = processes };
     if (processes && !RANKS_PROCESSES)
         skip();
     rank_main cases = imx_kernel_gemm.cuda_config ? op_cases_all : op_cases_collectives;
-    op_part part = size < 4 ? (processes ? some : OP_CASES_THIRD)
-                            : (processes ? OP_CASES_NINTH : OP_CASES_MOST);
+    bool few = processes ? size == 4 || SANITIZED : size < 4 && SANITIZED_THREADS;
+    op_part part = few ? OP_CASES_NINTH : size < 4 ? OP_CASES_THIRD : OP_CASES_MOST;
     assert_int_equal(fake_ranks_run(&desc, gpus, cases, &part), 0);
 }
 

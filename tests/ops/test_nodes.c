@@ -92,7 +92,8 @@ static int run_with(int ranks, int per_node, int64_t timeout_ms, rank_main run, 
     return ranks_run(&desc, run, ctx);
 }
 
-static op_part third = OP_CASES_THIRD, some = SANITIZED ? OP_CASES_NINTH : OP_CASES_THIRD;
+static op_part third = SANITIZED_THREADS ? OP_CASES_NINTH : OP_CASES_THIRD;
+static op_part some = SANITIZED ? OP_CASES_NINTH : OP_CASES_THIRD;
 
 static void operators_of_2_by_2(void **state)
 {

@@ -17,14 +17,15 @@ enum { IS_PLAIN = 0 };
 
 /* Three ranks, whose rows are uneven, walk most of the table, others a third; many processes, whose
  * kernels and calls are those of threads, a ninth, and where a sanitizer watches eight threads and
- * all processes but three, too.  Only the product is another without BLAS: it does not know of
- * ranks. */
+ * all processes but three, too; where it watches threads, all but three.  Only the product is
+ * another without BLAS: it does not know of ranks. */
 static void run(int size, bool processes)
 {
     if (processes ? IS_PLAIN || !RANKS_PROCESSES : IS_PLAIN && size != 3)
         skip();
     ranks_desc desc = { .size = size, .processes = processes };
-    bool many = processes ? size > 3 || (SANITIZED && size != 3) : SANITIZED && size > 4;
+    bool many = processes ? size > 3 || (SANITIZED && size != 3)
+                          : SANITIZED_THREADS || (SANITIZED && size > 4);
     op_part part = size == 3 && !processes ? OP_CASES_MOST : many ? OP_CASES_NINTH : OP_CASES_THIRD;
     assert_int_equal(ranks_run(&desc, op_cases_all, &part), 0);
 }
