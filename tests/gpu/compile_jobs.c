@@ -66,13 +66,55 @@ static bool is_lean(const compile_job *j, const compile_report *is)
     return lean;
 }
 
+/* Past what stands at text and is no code: a comment, a #line, a function of the library's that
+ * the host calls, blanks and ends of lines before another one; or text itself. */
+static const char *skip_no_code(const char *text, bool line_begins)
+{
+    if (strncmp(text, "//", 2) == 0 || (line_begins && strncmp(text, "#line ", 6) == 0))
+        return text + strcspn(text, "\n");
+    if (line_begins && strncmp(text, "IMBREX_API ", 11) == 0)
+        return text + strcspn(text, ";");
+    const char *end = strncmp(text, "/*", 2) == 0 ? strstr(text, "*/") : NULL;
+    if (end)
+        return end + 2;
+    return line_begins ? text + strspn(text, " \n") : text;
+}
+
+/* The text's code: what else there is of it may change, and the compiler's report does not. */
+static char *code_of(const char *text)
+{
+    char *code = malloc(strlen(text) + 1), *to = code;
+    while (*text) {
+        const char *after = skip_no_code(text, to == code || to[-1] == '\n');
+        if (after > text) {
+            text = after;
+            continue;
+        }
+        const char *begin = text++;
+        while (*begin == '\n' && to > code && to[-1] == ' ')
+            to--;
+        if (*begin == '"' || *begin == '\'') { /* within quotes all is code */
+            while (*text && *text != *begin && *text != '\n')
+                text += 1 + (*text == '\\' && text[1]);
+            text += *text == *begin;
+        }
+        memcpy(to, begin, (size_t)(text - begin));
+        to += text - begin;
+    }
+    *to = '\0';
+    return code;
+}
+
 /* What the compiler says depends on nothing else. */
 static imx_cache_key key_of(const compile_job *j)
 {
     imx_cache_key key = { { 0 } };
     const imx_source *source;
-    if (imx_source_expand(j->config.source, &source) == IMBREX_OK) /* else nor does it compile */
-        key = fake_nvrtc_key(source->name, source->text, j->config.options, j->arch);
+    if (imx_source_expand(j->config.source, &source) == IMBREX_OK) { /* else nor does it compile */
+        char *code = code_of(source->text);
+        key = fake_nvrtc_key(source->name, code, j->config.options, j->arch);
+        free(code);
+    }
     imx_cache_key_add(&key, "log", 3);
     return key;
 }
