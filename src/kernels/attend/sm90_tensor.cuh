@@ -385,8 +385,14 @@ ATTEND_FN void tell_ended(heads *h, int i)
     __syncwarp();
 }
 
-/* A warp takes a part of what is complete, TOGETHER rows from *row on; whether there was one. */
-ATTEND_FN bool take_part(heads *h, work *w, int *row)
+/* Rows from `first` up to `end` of a complete one. */
+struct taken_rows {
+    work of;
+    int first, end;
+};
+
+/* A warp takes a part of what is complete; whether there was one. */
+ATTEND_FN bool take_part(const imx_attend_args &x, heads *h, taken_rows *part)
 {
     ends *end = &h->end;
     uint32_t got = ~0u;
@@ -401,8 +407,10 @@ ATTEND_FN bool take_part(heads *h, work *w, int *row)
     got = __shfl_sync(ALL, got, 0);
     if (got == ~0u)
         return false;
-    *w = end->complete[got / PARTS % ROOM];
-    *row = (int)(got % PARTS) * TOGETHER;
+    part->of = end->complete[got / PARTS % ROOM];
+    part->first = (int)(got % PARTS) * TOGETHER;
+    part->end = part->first + TOGETHER;
+    part->end = part->end < rows_of(x, part->of) ? part->end : rows_of(x, part->of);
     return true;
 }
 
@@ -431,8 +439,8 @@ ATTEND_FN void count_all(const imx_attend_args &x, heads *h)
     enum { WAITING_MOST = ROOM / 4 * PARTS };
     ends *end = &h->end;
     uint32_t complete = 0;
-    int before = 0, row;
-    work w;
+    int before = 0;
+    taken_rows part;
     for (;;) {
         int all = (int)counted(&end->all), ended = (int)counted(&end->ended) / WARPS;
         uint32_t waiting = complete * PARTS - counted(&end->taken);
@@ -444,11 +452,10 @@ ATTEND_FN void count_all(const imx_attend_args &x, heads *h)
             before = ended;
         } else if (all && before == all - 1) {
             break;
-        } else if (take_part(h, &w, &row)) {
-            int upto = row + TOGETHER < rows_of(x, w) ? row + TOGETHER : rows_of(x, w);
+        } else if (take_part(x, h, &part)) {
 #pragma unroll 1
-            for (; row < upto; row++)
-                add_row(x, w, row);
+            for (int row = part.first; row < part.end; row++)
+                add_row(x, part.of, row);
         } else {
             __nanosleep(20);
         }
@@ -460,15 +467,12 @@ ATTEND_FN void count_all(const imx_attend_args &x, heads *h)
 /* One of the four, with nothing left to weigh: adds up what is complete. */
 ATTEND_FN void add_left(const imx_attend_args &x, heads *h)
 {
-    work w;
-    int row;
+    taken_rows part;
     for (bool is_over = false;;) {
-        if (take_part(h, &w, &row)) {
-            int upto = row + TOGETHER < rows_of(x, w) ? row + TOGETHER : rows_of(x, w);
-            add_fetching(x, w, row, upto);
-        } else if (is_over) {
+        if (take_part(x, h, &part))
+            add_fetching(x, part.of, part.first, part.end);
+        else if (is_over)
             return;
-        }
         is_over = __shfl_sync(ALL, counted(&h->end.is_over), 0);
     }
 }
