@@ -46,16 +46,6 @@ struct heads_room {
 
 /* ---- which tokens ---------------------------------------------------------------------------- */
 
-/* The tokens that a row sees. */
-ATTEND_FN void look(const imx_attend_args &x, const work &w, int row, int *from, int *to)
-{
-    int64_t query = query_of(x, w, row);
-    bool is_one = row < rows_of(x, w);
-    int end = is_one && x.visible ? x.visible[query] : w.end;
-    *from = is_one && x.hidden ? x.hidden[query] : 0;
-    *to = !is_one ? 0 : end < w.end ? end : w.end;
-}
-
 /* Without those that no row sees. */
 ATTEND_FN work narrowed(const imx_attend_args &x, const work &w)
 {
@@ -66,13 +56,7 @@ ATTEND_FN work narrowed(const imx_attend_args &x, const work &w)
     bool sees = from < to;
     from = sees ? from : w.end;
     to = sees ? to : w.first;
-#pragma unroll
-    for (int step = IMX_ROWS / 2; step; step /= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step);
-        int other_to = __shfl_xor_sync(ALL, to, step);
-        from = other_from < from ? other_from : from;
-        to = other_to > to ? other_to : to;
-    }
+    join<IMX_ROWS>(&from, &to);
     return narrow(w, from, to, STEP);
 }
 

@@ -180,18 +180,14 @@ ATTEND_FN void multiply_v(uint32_t tile, const mla_room *room, uint32_t weights,
 /* ---- a split --------------------------------------------------------------------------------- */
 
 /* Fills in which tokens rows see; returns w without those that none does. */
-ATTEND_FN work look(const imx_attend_args &x, const work &w, mla_room *room)
+ATTEND_FN work look_all(const imx_attend_args &x, const work &w, mla_room *room)
 {
     int from = w.end, to = w.first;
     for (int row = (int)threadIdx.x; row < IMX_ROWS; row += IMX_THREADS) {
-        int64_t query = query_of(x, w, row);
-        bool is_one = row < rows_of(x, w);
-        int end = is_one && x.visible ? x.visible[query] : w.end;
-        room->from[row] = is_one && x.hidden ? x.hidden[query] : 0;
-        room->to[row] = !is_one ? 0 : end < w.end ? end : w.end;
+        look(x, w, row, &room->from[row], &room->to[row]);
         room->most[row] = NONE;
         room->sum[row] = 0;
-        room->parts[row] = is_one ? part_of(x, state_of(x, w, row), w.split) : NULL;
+        room->parts[row] = row < rows_of(x, w) ? part_of(x, state_of(x, w, row), w.split) : NULL;
     }
     __syncthreads();
     for (int row = (int)threadIdx.x % LANES; row < IMX_ROWS; row += LANES) {
@@ -199,13 +195,7 @@ ATTEND_FN work look(const imx_attend_args &x, const work &w, mla_room *room)
         from = own_from < own_to && own_from < from ? own_from : from;
         to = own_from < own_to && own_to > to ? own_to : to;
     }
-#pragma unroll
-    for (int step = 16; step; step /= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step);
-        int other_to = __shfl_xor_sync(ALL, to, step);
-        from = other_from < from ? other_from : from;
-        to = other_to > to ? other_to : to;
-    }
+    join<LANES>(&from, &to);
     return narrow(w, from, to, TOKENS);
 }
 
@@ -237,7 +227,7 @@ ATTEND_FN void attend_split(const imx_attend_args &x, const imbrexd_watch &watch
     char *weights = (char *)imx_attend_shared + WEIGHTS_AT;
     bool first_warp = threadIdx.x < LANES;
     bool aligned = (((uintptr_t)x.k | (uintptr_t)(x.cache_stride * 2)) & 15) == 0;
-    const work w = look(x, all, &room);
+    const work w = look_all(x, all, &room);
     int steps = w.end > w.first ? (w.end - w.first + TOKENS - 1) / TOKENS : 0;
     float sum[TILES][COLUMNS][4] = {};
     load_q(x, all, shared + Q_AT);

@@ -222,6 +222,28 @@ ATTEND_FN int64_t state_of(const imx_attend_args &x, const work &w, int i)
            query * x.group;
 }
 
+/* The tokens that a row sees. */
+ATTEND_FN void look(const imx_attend_args &x, const work &w, int row, int *from, int *to)
+{
+    int64_t query = query_of(x, w, row);
+    bool is_one = row < rows_of(x, w);
+    int end = is_one && x.visible ? x.visible[query] : w.end;
+    *from = is_one && x.hidden ? x.hidden[query] : 0;
+    *to = !is_one ? 0 : end < w.end ? end : w.end;
+}
+
+/* From the first to the last token that any of so many lanes, side by side, has. */
+template <int lanes> ATTEND_FN void join(int *from, int *to)
+{
+#pragma unroll
+    for (int step = lanes / 2; step; step /= 2) {
+        int other_from = __shfl_xor_sync(ALL, *from, step);
+        int other_to = __shfl_xor_sync(ALL, *to, step);
+        *from = other_from < *from ? other_from : *from;
+        *to = other_to > *to ? other_to : *to;
+    }
+}
+
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 /* The page of token t, as the caller has it; the sequence where there are no pages. */

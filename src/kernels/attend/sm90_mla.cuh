@@ -314,15 +314,10 @@ ATTEND_FN void put_part(const imx_attend_args &x, const work &w, mla_room *room,
 }
 
 /* The tokens that rows see. */
-ATTEND_FN void look(const imx_attend_args &x, const work &w, mla_room *room)
+ATTEND_FN void look_all(const imx_attend_args &x, const work &w, mla_room *room)
 {
-    for (int row = (int)threadIdx.x; row < IMX_ROWS; row += WARPS * LANES) {
-        int64_t query = query_of(x, w, row);
-        bool is_one = row < rows_of(x, w);
-        int end = is_one && x.visible ? x.visible[query] : w.end;
-        room->from[row] = is_one && x.hidden ? x.hidden[query] : 0;
-        room->to[row] = !is_one ? 0 : end < w.end ? end : w.end;
-    }
+    for (int row = (int)threadIdx.x; row < IMX_ROWS; row += WARPS * LANES)
+        look(x, w, row, &room->from[row], &room->to[row]);
 }
 
 /* Both: a split whose first tile is number i, at p. */
@@ -363,7 +358,7 @@ ATTEND_FN void attend_all(const imx_attend_args &x, mla_room *room)
         if (w.sequence < 0)
             break;
         began = clock_now();
-        look(x, w, room);
+        look_all(x, w, room);
         both_barrier();
         attend_split(x, w, room, tile, p);
         tile += tiles_of(w);

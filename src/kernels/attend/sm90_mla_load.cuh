@@ -59,19 +59,12 @@ ATTEND_FN work narrowed(const imx_attend_args &x, const work &w)
     if (!x.hidden && !x.visible)
         return w;
     for (int row = (int)threadIdx.x % LANES; row < rows_of(x, w); row += LANES) {
-        int64_t query = query_of(x, w, row);
-        int begin = x.hidden ? x.hidden[query] : 0, end = x.visible ? x.visible[query] : w.end;
-        end = end < w.end ? end : w.end;
+        int begin, end;
+        look(x, w, row, &begin, &end);
         from = begin < end && begin < from ? begin : from;
         to = begin < end && end > to ? end : to;
     }
-#pragma unroll
-    for (int step = 16; step; step /= 2) {
-        int other_from = __shfl_xor_sync(ALL, from, step);
-        int other_to = __shfl_xor_sync(ALL, to, step);
-        from = other_from < from ? other_from : from;
-        to = other_to > to ? other_to : to;
-    }
+    join<LANES>(&from, &to);
     return narrow(w, from, to, TILE);
 }
 
