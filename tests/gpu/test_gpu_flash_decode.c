@@ -1,6 +1,8 @@
-/* test_gpu_flash_decode.c - flash_decode on real GPUs, against float64; what is out of range. */
+/* test_gpu_flash_decode.c - flash_decode on real GPUs, against float64; what is out of range;
+ * and what others see. */
 #include "decode_cases.h"
 #include "gpu.h"
+#include "seen_cases.h"
 
 typedef struct decode_test {
     int (*run)(imbrex_group *, void *);
@@ -42,5 +44,8 @@ int main(int argc, char **argv)
             check((decode_test){ decode_out_of_range, 2, which });
     if (gpu_wanted("no number"))
         check((decode_test){ decode_not_a_number, 2, 0 });
+    for (int heads = 8; heads <= 16; heads += 8)
+        if (gpu_wanted("seen by others, %d heads", heads))
+            check((decode_test){ seen_cases, 1, heads });
     return gpu_end();
 }

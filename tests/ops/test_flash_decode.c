@@ -13,6 +13,7 @@
 #include "net_threads.h"
 #include "plan/plan.h"
 #include "ranks.h"
+#include "seen_cases.h"
 
 static void on_ranks(int size, int node_ranks)
 {
@@ -84,6 +85,14 @@ static void what_is_no_number_shows(void **state)
     assert_int_equal(ranks_run(&desc, decode_not_a_number, NULL), 0);
 }
 
+static void others_see_less(void **state)
+{
+    (void)state;
+    int heads = 3;
+    ranks_desc desc = { .size = 1 };
+    assert_int_equal(ranks_run(&desc, seen_cases, &heads), 0);
+}
+
 /* Lengths and pages of runs that are timed are as large as they can be, and in range: else the
  * group would fail.  With other pages it is another case. */
 static int tunes(imbrex_group *group, void *ctx)
@@ -151,6 +160,7 @@ int main(void)
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(names_what_is_out_of_range),
         cmocka_unit_test(what_is_no_number_shows),
+        cmocka_unit_test(others_see_less),
         cmocka_unit_test(is_tuned),
         cmocka_unit_test(splits_have_room),
     };
