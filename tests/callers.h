@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/cuda/nvrtc.h"
 #include "fake_driver.h"
 #include "fake_ranks.h"
 #include "scratch.h"
@@ -21,8 +22,16 @@ static inline imbrex_group *alone(const char *device)
     return group;
 }
 
-/* The same on a device that only compiles, with the real compiler.  The kernels that a group has
- * from the start take it long: they are kept where test_cuda_compile leaves them. */
+/* The real compiler, as little_nvrtc.c gives it; started by hand, the whole. */
+static inline bool callers_open_compiler(void)
+{
+    const char *file = getenv("LITTLE_NVRTC");
+    imx_nvrtc = NULL;
+    return imx_nvrtc_open(file ? file : "") == IMBREX_OK && imx_nvrtc_version() > 0;
+}
+
+/* The same as alone(), on a device that only compiles.  The kernels that a group has from the start
+ * are kept for others. */
 static inline imbrex_group *alone_compiling(const char *device)
 {
     const char *build = getenv("IMBREX_BUILD_DIR"), *was = getenv("IMBREX_CACHE_DIR");

@@ -20,6 +20,10 @@ bool fake_nvrtc_use_real(const char *folder);
  * where fake_nvrtc_use_real(folder) looks for it. */
 bool fake_nvrtc_keep_ptx(const char *folder);
 
+/* From now on a kernel of the library's that the test has no use for, which takes the real compiler
+ * long, is one that fails where it runs. */
+void fake_nvrtc_leave_out(const char *name, const char *entry);
+
 /* The key of all that the library hands to the real compiler for a kernel of its own: the text,
  * headers, options, and the compiler's version. */
 imx_cache_key fake_nvrtc_key(const char *name, const char *text, const char *options, int arch);

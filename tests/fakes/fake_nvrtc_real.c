@@ -25,6 +25,8 @@ static int (*get_ptx)(nvrtcProgram program, char *ptx);
 static imx_folder kept;
 static bool whole;               /* to what runs on a GPU */
 static imx_cache_key *asked_for; /* or NULL: no more is wanted than that */
+static const char *left_out;     /* or NULL */
+static char stub[120];
 
 static void add(imx_cache_key *key, const char *text)
 {
@@ -42,6 +44,8 @@ static int create(nvrtcProgram *program, const char *text, const char *name, int
     if (fake_driver_may_fail("nvrtcCreateProgram"))
         return 1;
     *program = calloc(1, sizeof **program);
+    if (left_out && strcmp(name, left_out) == 0)
+        text = stub;
     add(&(*program)->key, text);
     add(&(*program)->key, name);
     for (int i = 0; i < headers; i++) {
@@ -169,6 +173,12 @@ bool fake_nvrtc_keep_ptx(const char *folder)
 {
     whole = true;
     return use(folder);
+}
+
+void fake_nvrtc_leave_out(const char *name, const char *entry)
+{
+    left_out = name;
+    snprintf(stub, sizeof stub, "extern \"C\" __global__ void %s() { __trap(); }", entry);
 }
 
 imx_cache_key fake_nvrtc_key(const char *name, const char *text, const char *options, int arch)
