@@ -61,12 +61,17 @@ enum {
     TURNED_PIECE = 16, /* rows that leave at a time */
     TURNED_COLS = 64,  /* of a warpgroup */
     TURNED_COLS_MOST = 192,
-    TURNED_LEAST = 136, /* rows: fewer are bound by reading b */
-    TURNED_MOST = 240,
-    TURNED_ODD_MOST = 200,  /* of multiples of 8 that are none of 16, */
-    TURNED_TALL_MOST = 160, /* and beside three warpgroups' other registers */
-    UNMEASURED = 5,         /* percent that such tiles must promise to save, */
-    UNMEASURED_ROWS = 1024, /* and rows of a rank for which they are there */
+    TURNED_COLS_MANY = 128, /* whose tiles may be many waves */
+    TURNED_LEAST = 136,     /* rows: fewer are bound by reading b */
+    TURNED_MOST = 224,
+    TURNED_ODD_MOST = 200,     /* of multiples of 8 that are none of 16, */
+    TURNED_TALL_MOST = 160,    /* and beside three warpgroups' other registers */
+    TURNED_END = 240,          /* columns of k in whose time such a tile ends: a fit to 40 shapes */
+    TURNED_NARROW_ROWS = 1024, /* that those of two blocks, of 64 columns, were measured with */
+    TURNED_K_LEAST = 256,      /* of more than so many; shorter ones nobody has measured */
+    PROMISED = 2,              /* percent that turned and tall tiles must promise to save, */
+    TALL_SHARD = 1024,         /* and rows of a rank for which they are there */
+    TURNED_SHARD = 4096,
     WAVES_FEW = 3,
     WAVES_MANY = 8,
 };
@@ -93,20 +98,22 @@ static const candidate candidates[] = {
     { 128, 128, 0, 2, 1, 960 },  { 128, 64, 0, 2, 1, 1290 },
 };
 
-/* Of 192 rows, by three warpgroups, whose registers hold no more columns.  Guesses. */
+/* Of 192 rows, by three warpgroups, whose registers hold no more columns.  Guesses, but for those
+ * of clusters: 272 x 57344 x 8192 in tiles of 384 x 128 took 6 % more than was guessed before. */
 static const candidate candidates_tall[] = {
-    { 192, 160, 0, 2, 1, 1010 }, { 192, 160, 0, 1, 1, 1020 }, { 192, 128, 0, 2, 1, 1020 },
-    { 192, 128, 0, 1, 1, 1030 }, { 192, 96, 0, 1, 1, 1060 },  { 192, 64, 0, 1, 1, 1088 },
+    { 192, 160, 0, 2, 1, 1070 }, { 192, 160, 0, 1, 1, 1040 }, { 192, 128, 0, 2, 1, 1080 },
+    { 192, 128, 0, 1, 1, 1050 }, { 192, 96, 0, 1, 1, 1080 },  { 192, 64, 0, 1, 1, 1110 },
 };
 
-/* A turned tile is guessed to take what another one of as many elements does, by one block or by
- * two: between these. */
+/* Of a turned tile, by one block or by two, between these.  Of up to 16384 elements it is guessed
+ * to take what another tile of as many does; above, of one block, a fit to 40 shapes of 272 to 3096
+ * rows; of two a guess. */
 typedef struct turned_cost {
     int elements, cost;
 } turned_cost;
 
 static const turned_cost costs_turned[2][5] = {
-    { { 8192, 1386 }, { 12288, 1088 }, { 16384, 1071 }, { 20480, 1015 }, { 32768, 1003 } },
+    { { 8192, 1386 }, { 12288, 1088 }, { 16384, 1045 }, { 20480, 1010 }, { 26624, 1050 } },
     { { 8192, 1500 }, { 10240, 1400 }, { 16384, 1116 }, { 20480, 1060 }, { 32768, 1045 } },
 };
 
@@ -231,14 +238,23 @@ static int64_t cost(const imx_sm90_input *in, const candidate *c)
     return all + end * 1000 / in->k;
 }
 
+/* Blocks that read b each for itself take more power where waves are many.  But turned tiles of 128
+ * columns save more than that, as long as a block lists all of its tiles at once. */
+static int64_t waves_most(const candidate *c)
+{
+    if (c->how == TURNED && c->tile_n == TURNED_COLS_MANY && c->split == 1)
+        return IMX_SM90_LISTED;
+    return c->cluster_m > 1 ? INT64_MAX : WAVES_FEW;
+}
+
 /* Tiles of other numbers of rows go to c.
  * Taking turns, a tile leaves in one burst, which the way to a peer does not take; ordinary stores
  * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
  * comes in pieces of 32 or 64 columns.  Narrow tiles that the warps of a cluster share are there to
  * be added up by the kernel (tune.c), all in one wave, which wide ones in turns would spill.
- * Blocks that read b each for itself have been measured for a few waves; where there are many they
- * would take more power.  A narrow tile of b [k, n] would bring a third more columns than it
- * has. */
+ * Turned tiles of 64 columns are for what is bound by reading b, or for two blocks: one warpgroup
+ * multiplies too slowly (2141 x 384 x 18944 took 1.26 times what tiles of 128 x 128 do).
+ * A narrow tile of b [k, n] would bring a third more columns than it has. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
     if (c->split > 1 && !may_split(in))
@@ -247,7 +263,10 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
         return false;
     if (c->tile_m == TALL_ROWS && c->how == SHARED && in->n % 8 && c->tile_n > TALL_STORED)
         return false;
-    if (c->cluster_m == 1 && waves_of(in, c) > WAVES_FEW)
+    if (waves_of(in, c) > waves_most(c))
+        return false;
+    bool narrow = c->how == TURNED && c->tile_n == TURNED_COLS;
+    if (narrow && in->m > (c->split == 1 ? TURNED_MOST : TURNED_NARROW_ROWS))
         return false;
     if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
         return false;
@@ -275,13 +294,14 @@ static bool may_turn(const imx_sm90_input *in)
     return in->ranks == 1 && !in->scatters && !in->hooks && !in->invariant;
 }
 
-static int cost_turned(int elements, int split)
+static int cost_turned(const imx_sm90_input *in, int elements, int split)
 {
     const turned_cost *at = costs_turned[split - 1], *last = at + 3;
     while (at < last && elements > at[1].elements)
         at++;
-    return at[0].cost + (at[1].cost - at[0].cost) * (elements - at[0].elements) /
-                            (at[1].elements - at[0].elements);
+    int64_t found = at[0].cost + (at[1].cost - at[0].cost) * (elements - at[0].elements) /
+                                     (at[1].elements - at[0].elements);
+    return (int)(in->k > TURNED_K_LEAST ? found + found * TURNED_END / in->k : found);
 }
 
 /* Two blocks have a piece each, of a multiple of 8 rows. */
@@ -292,23 +312,24 @@ static void try_turned(const imx_sm90_input *in, int cols, int rows, candidate *
                                         : TURNED_MOST;
     int splits = rows % 16 == 0 && cols < TURNED_COLS_MOST ? 2 : 1;
     for (int split = 1; rows <= most && split <= splits; split++) {
-        candidate c = { rows, cols, TURNED, 1, split, cost_turned(cols * rows, split) };
+        candidate c = { rows, cols, TURNED, 1, split, cost_turned(in, cols * rows, split) };
         take_less(in, &c, best);
     }
 }
 
-/* Of tiles that nobody has measured the best, if it promises enough. */
-static candidate unmeasured(const imx_sm90_input *in, const candidate *known)
+/* Of tall and turned tiles the best, if it promises enough. */
+static candidate promising(const imx_sm90_input *in, const candidate *known)
 {
     candidate best = *known;
-    if (imx_schedule_ceil(in->m, in->ranks) > UNMEASURED_ROWS)
-        return best;
-    for (size_t i = 0; i < sizeof candidates_tall / sizeof *candidates_tall; i++)
+    int64_t rows = imx_schedule_ceil(in->m, in->ranks);
+    for (size_t i = 0; rows <= TALL_SHARD && i < sizeof candidates_tall / sizeof *candidates_tall;
+         i++)
         take_less(in, &candidates_tall[i], &best);
-    for (int cols = TURNED_COLS; may_turn(in) && cols <= TURNED_COLS_MOST; cols += TURNED_COLS)
-        for (int rows = TURNED_LEAST; rows <= TURNED_MOST; rows += 8)
-            try_turned(in, cols, rows, &best);
-    return 100 * cost(in, &best) < (100 - UNMEASURED) * cost(in, known) ? best : *known;
+    bool turns = may_turn(in) && rows <= TURNED_SHARD;
+    for (int cols = TURNED_COLS; turns && cols <= TURNED_COLS_MOST; cols += TURNED_COLS)
+        for (int tall = TURNED_LEAST; tall <= TURNED_MOST; tall += 8)
+            try_turned(in, cols, tall, &best);
+    return 100 * cost(in, &best) < (100 - PROMISED) * cost(in, known) ? best : *known;
 }
 
 static imx_sm90_config large(const imx_sm90_input *in)
@@ -316,7 +337,7 @@ static imx_sm90_config large(const imx_sm90_input *in)
     candidate best = candidates[0];
     for (size_t i = 1; i < sizeof candidates / sizeof *candidates; i++)
         take_less(in, &candidates[i], &best);
-    best = unmeasured(in, &best);
+    best = promising(in, &best);
     return (imx_sm90_config){ .tile_m = best.tile_m,
                               .tile_n = best.tile_n,
                               .wg_m = best.how == IN_TURNS ? 128 : 64,
