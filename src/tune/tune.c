@@ -36,11 +36,12 @@ enum {
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     SPANNING_ROWS_CUDA = 1024,
-    SUMMED_ROWS_CUDA = 8192,     /* or, where that is expected to be sooner, of what is added up */
+    SLICED_ROWS_CUDA = 2048,     /* or, where that is expected to be sooner, */
+    SUMMED_ROWS_CUDA = 8192,     /* of what is added up */
     SPANNING_SHARD_CUDA = 224,   /* of a rank; with more its own tiles may hide what is sent */
     SPANNING_SHARD_READ = 256,   /* where b is read again from memory, or, */
     SPANNING_GATHERED = 1120000, /* if that is slow, so many, by its GB/s */
-    A_ELEMENTS_SPANNING = INT32_MAX, /* pushes of slices count in 32 bits */
+    A_ELEMENTS_SPANNING = INT32_MAX,
     SPANNING_ROWS_CPU = 8,           /* of a rank */
     PARTS_MOST = 8,                  /* of c's columns that are read one by one */
     NETWORK_CHUNKS = 8,              /* of a rank's rows, that go to other nodes one by one */
@@ -309,17 +310,10 @@ static bool is_better_summed(const imx_tune_input *in, int64_t rows, int blocks)
     return imx_cost_summed(in, summed) < imx_cost_stored(in, stored);
 }
 
-static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
+/* Pushes of slices count in 32 bits. */
+static bool may_slice(const imx_tune_input *in)
 {
-    bool by_memory =
-        !in->scatters && !is_gathered_at_once(in) && in->memory_gb_s > 0 && reads_b_again(in);
-    int share = by_memory ? (int)imx_max(SPANNING_SHARD_READ, SPANNING_GATHERED / in->memory_gb_s)
-                          : SPANNING_SHARD_CUDA;
-    if (!is_spanning(in, in->shape.m, SPANNING_ROWS_CUDA))
-        return is_better_summed(in, rows, blocks);
-    if (rows > share && is_better_apart(in, rows, blocks))
-        return false;
-    return in->scatters || in->shape.m * in->shape.k <= A_ELEMENTS_SPANNING;
+    return in->shape.m * in->shape.k <= A_ELEMENTS_SPANNING;
 }
 
 /* Whether tiles that may have rows of several ranks are so many fewer that what it takes is worth
@@ -338,6 +332,37 @@ static bool is_better_over_chunks(const imx_tune_input *in, int64_t rows, int bl
     double sending = imx_cost_problem(in, NULL).sent / in->rates->store;
     return cut - whole > SPANNING_US && 100 * (cut - whole) > SPANNING_PERCENT * cut &&
            100 * sending < SPANNING_SENT_PERCENT * whole;
+}
+
+/* Whether tiles of more rows that all come slice by slice are so many fewer that it is worth it. */
+static bool is_better_sliced(const imx_tune_input *in, int64_t rows, int blocks)
+{
+    if (in->scatters || is_gathered_at_once(in) || !may_slice(in) ||
+        !is_spanning(in, in->shape.m, SLICED_ROWS_CUDA))
+        return false;
+    cuts how = is_better_over_chunks(in, rows, blocks) ? OVER_CHUNKS : APART;
+    imx_tiling together = tiling_of(in, blocks, TOGETHER), cut = tiling_of(in, blocks, how);
+    if (together.form != IMX_GEMM_SM90)
+        return false;
+    int64_t m = in->shape.m, n = in->shape.n;
+    int64_t tiles = how == APART ? tiles_in(&cut, rows, n) * in->ranks : tiles_in(&cut, m, n);
+    double sliced = made_in(in, &together, tiles_in(&together, m, n), blocks) +
+                    imx_cost_problem(in, NULL).sent / in->rates->slices;
+    return sliced < made_in(in, &cut, tiles, blocks);
+}
+
+static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
+{
+    bool by_memory =
+        !in->scatters && !is_gathered_at_once(in) && in->memory_gb_s > 0 && reads_b_again(in);
+    int share = by_memory ? (int)imx_max(SPANNING_SHARD_READ, SPANNING_GATHERED / in->memory_gb_s)
+                          : SPANNING_SHARD_CUDA;
+    if (!is_spanning(in, in->shape.m, SPANNING_ROWS_CUDA))
+        return in->scatters ? is_better_summed(in, rows, blocks)
+                            : is_better_sliced(in, rows, blocks);
+    if (rows > share && is_better_apart(in, rows, blocks))
+        return false;
+    return in->scatters || may_slice(in);
 }
 
 /* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */

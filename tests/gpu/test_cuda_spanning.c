@@ -20,8 +20,8 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    { 4, 1037, 192, 256, 3 },
-    { 3, 1540, 512, 256, 1 },
+    { 4, 2049, 320, 256, 3 },
+    { 3, 2309, 512, 256, 1 },
 };
 
 /* bf16 of whole numbers from -4 to 4: sums of their products are exact, however they are cut. */
