@@ -3,13 +3,13 @@
  *
  * sequential  caller   | all tiles |
  */
+#include "gemm_alone.h"
+
 #include "plan/descs.h"
-#include "plan/plan.h"
 
 enum { GEMM };
 
-/* One chunk of one rank, whatever the group's ranks are. */
-static imx_gemm_args gemm_args(const imx_variant *variant, int64_t m)
+imx_gemm_args imx_gemm_alone_args(const imx_variant *variant, int64_t m)
 {
     const imx_shape *s = &variant->shape;
     const imx_config *config = &variant->config;
@@ -53,13 +53,13 @@ static void layout(const imx_variant *variant, imx_needs *needs)
 
 static imbrex_status prepare(imx_variant *variant)
 {
-    imx_gemm_args largest = gemm_args(variant, variant->shape.m);
+    imx_gemm_args largest = imx_gemm_alone_args(variant, variant->shape.m);
     return imx_variant_prepare(variant, GEMM, &imx_kernel_gemm, &largest);
 }
 
 static imbrex_status run(const imx_run *run)
 {
-    imx_gemm_args args = gemm_args(run->variant, run->m);
+    imx_gemm_args args = imx_gemm_alone_args(run->variant, run->m);
     args.a = run->args->a;
     args.b = run->args->b;
     args.scale_a = run->args->scale_a;

@@ -13,7 +13,7 @@
  * sequential  caller   | all tiles | push all chunks, flags | wait for all parts | reduce |
  *
  * ll          caller   | all tiles | scatter and sum by one kernel |: data with flags where it is
- *                                     little
+ *                                     little; of more rows, where tiles of a product alone are less
  *
  * hierarchical         over nodes: hierarchical.h, each chunk as the product makes it
  *
@@ -47,6 +47,14 @@ static void layout(const imx_variant *variant, imx_needs *n)
 }
 
 /* ---- copy ------------------------------------------------------------------------------------ */
+
+/* A product made alone says nothing of its chunks. */
+static bool can_copy(const imx_problem *p, imx_text *why_not)
+{
+    if (p->config->alone)
+        imx_text_add(why_not, "which is for tiles that are not made alone: choose \"ll\"");
+    return !p->config->alone;
+}
 
 /* What a second stream hides still takes memory and links from the product. */
 static double copy_cost(const imx_problem *p, const imx_rates *rates)
@@ -110,7 +118,10 @@ static imbrex_status run_sequential(const imx_run *run)
 /* The tiles decide: each way is for tiles that the others cannot take. */
 static const char *way_of(const imx_config *config)
 {
-    return !config->spanning ? "scatter_push" : config->reduce_push ? "reduce_push" : "reduce_pull";
+    return config->alone         ? "ll"
+           : !config->spanning   ? "scatter_push"
+           : config->reduce_push ? "reduce_push"
+                                 : "reduce_pull";
 }
 
 static bool is_way(const imx_problem *p, const char *name, const char *wants, imx_text *why_not)
@@ -242,6 +253,8 @@ static imbrex_status run_reduce_pull(const imx_run *run)
 
 static double ll_cost(const imx_problem *p, const imx_rates *rates)
 {
+    if (p->config->alone)
+        return imx_cost_behind(p->in, 0);
     return imx_transfer_ll_cost(rates, p->sent, IMX_TRANSFER_LL_SENT(p));
 }
 
@@ -327,6 +340,7 @@ const imx_op imx_op_gemm_rs = {
     .scatters = true,
     .algorithms = {
         { .name = "copy",
+          .can = can_copy,
           .cost = copy_cost,
           .layout = layout,
           .prepare = prepare_copy,
@@ -371,6 +385,7 @@ const imx_op imx_op_gemm_rs = {
         { .name = "ll",
           .by_kernel = true,
           .at_once = true,
+          .behind = true,
           .cost = ll_cost,
           .layout = lay_out_ll,
           .prepare = prepare_ll,

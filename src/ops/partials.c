@@ -1,6 +1,8 @@
 /* partials.c - the product of an operator that adds up over ranks. */
 #include "partials.h"
 
+#include "gemm_alone.h"
+
 /* The next rank of the next node; on one node that is the next rank. */
 static int first_rank(const imx_nodes *nodes)
 {
@@ -9,6 +11,8 @@ static int first_rank(const imx_nodes *nodes)
 
 imx_gemm_args imx_partials_args(const imx_variant *variant, int64_t m, int reserved_sms)
 {
+    if (variant->config.alone)
+        return imx_gemm_alone_args(variant, m);
     return (imx_gemm_args){
         .schedule = imx_variant_schedule(variant, m, first_rank(&variant->plan->group->nodes),
                                          variant->plan->group->size - 1),

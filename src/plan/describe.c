@@ -22,6 +22,7 @@ imx_plan_facts imx_describe_facts(const imbrex_plan *plan)
         .at_once = needs_all(all) ? all->config.blocks : 0,
         .spanning = all->config.spanning,
         .spans_chunks = all->config.spans_chunks,
+        .alone = all->config.alone,
         .parts = all->config.parts,
         .slices = all->config.slices,
         .sent_inside = plan->sent_inside,
@@ -114,8 +115,10 @@ size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size_t size)
                  (long long)facts.chunk_rows, facts.chunk_rows == 1 ? "" : "s");
     if (plan->op->product)
         imx_text_add(&out, ", tiles of %dx%d%s, %d block%s", facts.tile_rows, facts.tile_cols,
-                     facts.spans_chunks ? " with rows of several ranks" : "", facts.blocks,
-                     facts.blocks == 1 ? "" : "s");
+                     facts.spans_chunks ? " with rows of several ranks"
+                     : facts.alone      ? " made alone"
+                                        : "",
+                     facts.blocks, facts.blocks == 1 ? "" : "s");
     if (facts.at_once)
         imx_text_add(&out, "; needs all %d SMs at once", facts.at_once);
     describe_nodes(plan, &facts, &out);

@@ -61,7 +61,9 @@ static imbrex_status decide(imbrex_plan *plan, const imx_request *r, const recal
 static bool reads_columns(const imx_variant *variant)
 {
     const imx_op *op = variant->plan->op;
-    return op->product && op->scatters && variant->config.spanning && !variant->config.reduce_push;
+    const imx_config *config = &variant->config;
+    return op->product && op->scatters && config->spanning && !config->reduce_push &&
+           !config->alone;
 }
 
 /* What ranks must have alike of a variant. */

@@ -135,6 +135,7 @@ typedef struct imx_plan_facts {
     int at_once;       /* SMs that a run needs all at once; 0: it goes on with any */
     bool spanning;     /* as in imx_config: tiles are cut as if all rows were one rank's */
     bool spans_chunks; /* likewise: tiles begin at own rows, and go on over others' */
+    bool alone;        /* the product is made as if there were no peers, and added up behind */
     int parts, slices; /* as in imx_config */
     uint64_t sent_inside, sent_between;  /* by the latest run; see imbrex_plan */
     size_t symmetric_bytes, local_bytes; /* of all variants */

@@ -46,6 +46,7 @@ typedef struct imx_tune_input {
     bool whole_lines;       /* lines arrive as they were stored (ll/args.h) */
     bool slow_wire;         /* ranks are far apart for what they compute */
     bool apart;         /* asked for by a name: what passes on chunks, each of one rank's rows */
+    bool behind;        /* an algorithm that may be taken adds up behind a product made alone */
     int experts;        /* of a rank that multiplies each of them by rows of its own; else 0 */
     double expert_rows; /* of all of them, where ids are spread evenly */
 } imx_tune_input;
@@ -59,6 +60,7 @@ typedef struct imx_config {
     bool invariant;    /* as in imx_tune_input */
     bool summable;     /* spanning: the kernel of a product that scatters may add it up, */
     bool reduce_push;  /* and does (IMX_GEMM_REDUCE_PUSH) */
+    bool alone;        /* spanning: the product is one rank's alone, and added up behind it */
     int64_t part_cols; /* spanning: columns of c that travel, or that others come to read, while the
                           next ones are made, */
     int parts;         /* and how many times; if the kernel adds up: waves of tiles */

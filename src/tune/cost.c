@@ -79,6 +79,19 @@ double imx_cost_summed(const imx_tune_input *in, double made)
     return made + ends + share * imx_cost_problem(in, NULL).sent / in->rates->store;
 }
 
+double imx_cost_read(const imx_tune_input *in, double made)
+{
+    static const double ends = 10, share = 0.2, slower = 1.14;
+    return slower * made + ends + share * imx_cost_problem(in, NULL).sent / in->rates->store;
+}
+
+/* A fit to sums alone of 1.3 to 3.8 MB that each of two H200s sent. */
+double imx_cost_behind(const imx_tune_input *in, double made)
+{
+    static const double begins = 7, share = 1.28;
+    return made + begins + share * imx_cost_problem(in, NULL).sent / in->rates->store;
+}
+
 /* The share is a guess between what two measured choices leave open. */
 double imx_cost_sliced(const imx_tune_input *in, double made)
 {

@@ -52,6 +52,11 @@ double imx_cost_product(const imx_tune_input *input);
 double imx_cost_stored(const imx_tune_input *input, double made);
 double imx_cost_summed(const imx_tune_input *input, double made);
 
+/* The same of other tiles of several ranks' rows, which peers read while the next ones are made;
+ * and of a product made alone, which a kernel behind it adds up. */
+double imx_cost_read(const imx_tune_input *input, double made);
+double imx_cost_behind(const imx_tune_input *input, double made);
+
 /* A product that gathers, by tiles of several ranks' rows, which come by slices of k beneath the
  * first ones, but for a part that these wait for. */
 double imx_cost_sliced(const imx_tune_input *input, double made);

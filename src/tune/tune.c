@@ -42,9 +42,9 @@ enum {
     SPANNING_SHARD_READ = 256,   /* where b is read again from memory, or, */
     SPANNING_GATHERED = 1120000, /* if that is slow, so many, by its GB/s */
     A_ELEMENTS_SPANNING = INT32_MAX,
-    SPANNING_ROWS_CPU = 8,           /* of a rank */
-    PARTS_MOST = 8,                  /* of c's columns that are read one by one */
-    NETWORK_CHUNKS = 8,              /* of a rank's rows, that go to other nodes one by one */
+    SPANNING_ROWS_CPU = 8, /* of a rank */
+    PARTS_MOST = 8,        /* of c's columns that are read one by one */
+    NETWORK_CHUNKS = 8,    /* of a rank's rows, that go to other nodes one by one */
     NETWORK_ROWS_LEAST = 32,
     /* What tiles with rows of several ranks must save; what sending may take of the product, in
      * percent.  Eleven shapes of two H200s: who saves 20 us or more and sends for 15 % or less is
@@ -52,6 +52,7 @@ enum {
     SPANNING_US = 10,
     SPANNING_PERCENT = 3,
     SPANNING_SENT_PERCENT = 25,
+    ALONE_PERCENT = 5, /* what a product made alone must save */
     SLICES_MOST = 12,
     SLICE_BYTES_LEAST = 256 << 10, /* of a rank's rows; each slice costs a few microseconds, */
     SLICE_US_LEAST = 6,            /* and so long a part of the product hides it */
@@ -180,13 +181,15 @@ static bool is_gathered_at_once(const imx_tune_input *in)
     return !in->scatters && imx_dtype_is_8bit(in->shape.dtype);
 }
 
-/* Where tiles end: with each rank's rows; nowhere, though rows come chunk by chunk; nowhere. */
-typedef enum cuts { APART, OVER_CHUNKS, TOGETHER } cuts;
+/* Where tiles end: with each rank's rows; nowhere, though rows come chunk by chunk; nowhere; nor do
+ * they, and nothing leaves before all are made. */
+typedef enum cuts { APART, OVER_CHUNKS, TOGETHER, ALONE } cuts;
 
 /* Of the product on a GPU. */
 static imx_tiling tiling_of(const imx_tune_input *in, int blocks, cuts how)
 {
-    int ranks = how == TOGETHER ? 1 : in->ranks;
+    int ranks = how >= TOGETHER ? 1 : in->ranks;
+    bool scatters = in->scatters && how != ALONE;
     const imx_shape *shape = &in->shape;
     imx_tiling_input product = {
         .arch = in->arch,
@@ -200,11 +203,11 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, cuts how)
         .scaling = (int)shape->scaling,
         .ranks = ranks,
         .sms = blocks,
-        .scatters = in->scatters,
+        .scatters = scatters,
         .hooks = in->hooks,
         .invariant = in->invariant,
-        .spanning = in->scatters && ranks < in->ranks,
-        .summable = ranks < in->ranks && is_summable(in, blocks),
+        .spanning = scatters && ranks < in->ranks,
+        .summable = scatters && ranks < in->ranks && is_summable(in, blocks),
         .spans = how == OVER_CHUNKS,
     };
     if (!in->product)
@@ -365,6 +368,27 @@ static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
     return in->scatters || may_slice(in);
 }
 
+/* Whether a product of turned tiles, which only one that is made alone has, takes so much less that
+ * adding up may wait for it.  All algorithms add up k in one order: as many blocks make a tile. */
+static bool is_better_alone(const imx_tune_input *in, cuts how, int64_t rows, int blocks)
+{
+    if (!in->behind || imx_dtype_is_8bit(in->shape.dtype) ||
+        !is_spanning(in, in->shape.m, SPANNING_ROWS_CUDA))
+        return false;
+    imx_tiling alone = tiling_of(in, blocks, ALONE), beneath = tiling_of(in, blocks, how);
+    if (alone.form != IMX_GEMM_SM90 || !alone.sm90.turned || alone.sm90.split != beneath.sm90.split)
+        return false;
+    int64_t m = in->shape.m, n = in->shape.n;
+    int64_t tiles =
+        how == APART ? tiles_in(&beneath, rows, n) * in->ranks : tiles_in(&beneath, m, n);
+    double made = made_in(in, &beneath, tiles, blocks);
+    made = how == APART                       ? imx_cost_stored(in, made)
+           : sums_tiles(in, &beneath, blocks) ? imx_cost_summed(in, made)
+                                              : imx_cost_read(in, made);
+    double behind = imx_cost_behind(in, made_in(in, &alone, tiles_in(&alone, m, n), blocks));
+    return 100 * behind < (100 - ALONE_PERCENT) * made;
+}
+
 /* On a GPU the kernel's form says what a tile is, and chunks are whole tiles. */
 static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 {
@@ -375,6 +399,11 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->spanning = is_spanning_cuda(in, rows, config->blocks);
     config->spans_chunks = !config->spanning && is_better_over_chunks(in, rows, config->blocks);
     cuts how = config->spanning ? TOGETHER : config->spans_chunks ? OVER_CHUNKS : APART;
+    config->alone = is_better_alone(in, how, rows, config->blocks);
+    if (config->alone) {
+        config->spanning = true;
+        how = ALONE;
+    }
     imx_tiling tiling = tiling_of(in, config->blocks, how);
     int64_t chunk = in->chunk_rows  ? in->chunk_rows
                     : !in->product  ? rows_of_bytes(in, CHUNK_BYTES_CUDA)
@@ -389,8 +418,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
     config->pushes_beside = tiling.form == IMX_GEMM_SM90;
     config->halved = config->pushes_beside && tiling.sm90.halved;
     config->tiles_at_once = tiles_at_once(&tiling, config->blocks);
-    config->summable = config->spanning && is_summable(in, config->blocks);
-    config->reduce_push = config->spanning && sums_tiles(in, &tiling, config->blocks);
+    config->summable = how == TOGETHER && is_summable(in, config->blocks);
+    config->reduce_push = how == TOGETHER && sums_tiles(in, &tiling, config->blocks);
     cut_parts(in, config->pushes_beside ? config->tiles_at_once : INT32_MAX, config);
     config->chunk_rows =
         config->spanning

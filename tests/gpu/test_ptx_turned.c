@@ -1,7 +1,7 @@
 /* test_ptx_turned.c - Hopper's turned tiles and its tiles of 192 rows as the compiler makes them,
  * run instruction by instruction on fake GPUs, against a loop in float64: one to three warpgroups,
- * two blocks a tile, both layouts of b, edges on all sides, and a's rows from where they are and as
- * they arrive from a peer. */
+ * two blocks a tile, both layouts of b, edges on all sides, a's rows from where they are and as
+ * they arrive from a peer, and c's as a kernel behind adds them up. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,6 +38,12 @@ static const product gathered[] = {
     { 150, 768, 200, BF16, NK, 1, 0, 152, 64 },
     { 152, 2112, 200, F16, NK, 0, 0, 152, 192 },
     { 180, 1400, 136, BF16, NK, 1, 1, 192, 128 },
+};
+
+/* Likewise: made alone, and added up behind. */
+static const product summed[] = {
+    { 129, 512, 256, BF16, NK, 1, 0, 136, 64 },
+    { 129, 896, 256, F16, KN, 0, 0, 136, 128 },
 };
 
 /* The same in chunks of CHUNK rows of a rank: by one block, and by two below each other. */
@@ -105,6 +111,10 @@ static int products(imbrex_group *group, void *ctx)
     }
     for (size_t i = 0; many && i < sizeof gathered / sizeof *gathered; i++) {
         if (check_product(group, &gathered[i], "ag_gemm", ways[i % 2], 0))
+            return 1;
+    }
+    for (size_t i = 0; many && i < sizeof summed / sizeof *summed; i++) {
+        if (check_product(group, &summed[i], "gemm_rs", "ll", 0))
             return 1;
     }
     for (size_t i = 0; many && i < sizeof by_chunks / sizeof *by_chunks; i++) {
