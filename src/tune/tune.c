@@ -319,6 +319,11 @@ static bool may_slice(const imx_tune_input *in)
     return in->shape.m * in->shape.k <= A_ELEMENTS_SPANNING;
 }
 
+static bool is_worth_spanning(double cut, double whole)
+{
+    return cut - whole > SPANNING_US && 100 * (cut - whole) > SPANNING_PERCENT * cut;
+}
+
 /* Whether tiles that may have rows of several ranks are so many fewer that what it takes is worth
  * it.  The first ones are of own rows alone: there are some.  Copies of own rows that others' tiles
  * have too leave the scales of 8-bit ones behind. */
@@ -333,14 +338,13 @@ static bool is_better_over_chunks(const imx_tune_input *in, int64_t rows, int bl
     double cut = made_in(in, &apart, tiles_in(&apart, rows, in->shape.n) * in->ranks, blocks);
     double whole = made_in(in, &spans, tiles_in(&spans, in->shape.m, in->shape.n), blocks);
     double sending = imx_cost_problem(in, NULL).sent / in->rates->store;
-    return cut - whole > SPANNING_US && 100 * (cut - whole) > SPANNING_PERCENT * cut &&
-           100 * sending < SPANNING_SENT_PERCENT * whole;
+    return is_worth_spanning(cut, whole) && 100 * sending < SPANNING_SENT_PERCENT * whole;
 }
 
 /* Whether tiles of more rows that all come slice by slice are so many fewer that it is worth it. */
 static bool is_better_sliced(const imx_tune_input *in, int64_t rows, int blocks)
 {
-    if (in->scatters || is_gathered_at_once(in) || !may_slice(in) ||
+    if (in->scatters || in->hooks || in->apart || is_gathered_at_once(in) || !may_slice(in) ||
         !is_spanning(in, in->shape.m, SLICED_ROWS_CUDA))
         return false;
     cuts how = is_better_over_chunks(in, rows, blocks) ? OVER_CHUNKS : APART;
@@ -351,7 +355,7 @@ static bool is_better_sliced(const imx_tune_input *in, int64_t rows, int blocks)
     int64_t tiles = how == APART ? tiles_in(&cut, rows, n) * in->ranks : tiles_in(&cut, m, n);
     double sliced = made_in(in, &together, tiles_in(&together, m, n), blocks) +
                     imx_cost_problem(in, NULL).sent / in->rates->slices;
-    return sliced < made_in(in, &cut, tiles, blocks);
+    return is_worth_spanning(made_in(in, &cut, tiles, blocks), sliced);
 }
 
 static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
@@ -372,7 +376,7 @@ static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
  * adding up may wait for it.  All algorithms add up k in one order: as many blocks make a tile. */
 static bool is_better_alone(const imx_tune_input *in, cuts how, int64_t rows, int blocks)
 {
-    if (!in->behind || imx_dtype_is_8bit(in->shape.dtype) ||
+    if (!in->behind || !in->alike || imx_dtype_is_8bit(in->shape.dtype) ||
         !is_spanning(in, in->shape.m, SPANNING_ROWS_CUDA))
         return false;
     imx_tiling alone = tiling_of(in, blocks, ALONE), beneath = tiling_of(in, blocks, how);
