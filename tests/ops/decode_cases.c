@@ -10,7 +10,7 @@
 #include "reference.h"
 #include "sanitized.h"
 
-enum { QUERIES_MOST = 8, VALUES_MOST = 512, ALGORITHMS = 3, RANKS_MOST = 4 };
+enum { QUERIES_MOST = 8, KEYS_MOST = 576, VALUES_MOST = 512, ALGORITHMS = 3, RANKS_MOST = 4 };
 
 typedef struct decode_case {
     int heads, kv_heads, head_dim, value_dim, queries, page, heads_first;
@@ -308,21 +308,48 @@ typedef struct want {
     double o[VALUES_MOST], size, lse;
 } want;
 
-static double score(const decode_case *c, int r, int64_t row, int s, int64_t t, int head)
+/* What heads of one key head have in common, of all ranks, as double: worked out once for them. */
+typedef struct seen {
+    double *k, *v; /* [ranks][context][dim] */
+    int s, h;      /* whose; s < 0: nobody's */
+} seen;
+
+static void look(const decode_case *c, int ranks, int s, int h, seen *x)
+{
+    if (x->s == s && x->h == h)
+        return;
+    double *k = x->k, *v = x->v;
+    x->s = s;
+    x->h = h;
+    for (int r = 0; r < ranks; r++) {
+        for (int64_t t = 0; t < c->context; t++) {
+            bool there = t < length_at(c, r, s);
+            for (int i = 0; i < c->head_dim; i++)
+                *k++ = there ? cache_value(c, 0, r, s, t, h, i) : 0;
+            for (int i = 0; i < c->value_dim; i++)
+                *v++ = there ? cache_value(c, 1, r, s, t, h, i) : 0;
+        }
+    }
+}
+
+static double score(const decode_case *c, const double *q, const double *k)
 {
     double sum = 0, scale = c->scale != 0 ? (double)c->scale : 1 / sqrt(c->head_dim);
     for (int i = 0; i < c->head_dim; i++)
-        sum += q_value(c, (row * c->heads + head) * c->head_dim + i) *
-               cache_value(c, 0, r, s, t, head / (c->heads / c->kv_heads), i);
+        sum += q[i] * k[i];
     sum *= scale;
     return c->soft_cap > 0 ? c->soft_cap * tanh(sum / c->soft_cap) : sum;
 }
 
-static want reference(const decode_case *c, int ranks, int64_t row, int head)
+static want reference(const decode_case *c, int ranks, int64_t row, int head, seen *x)
 {
     want w = { .size = 0 };
+    double q[KEYS_MOST];
     int s = (int)(row / c->queries), j = (int)(row % c->queries);
     double sum = c->sinks ? exp(sink_value(head)) : 0; /* scores are small */
+    look(c, ranks, s, head / (c->heads / c->kv_heads), x);
+    for (int i = 0; i < c->head_dim; i++)
+        q[i] = q_value(c, (row * c->heads + head) * c->head_dim + i);
     for (int r = 0; r < ranks; r++) {
         int64_t end = length_at(c, r, s), first = 0;
         if (c->windows && visible_at(c, r, s, j) < end)
@@ -330,12 +357,12 @@ static want reference(const decode_case *c, int ranks, int64_t row, int head)
         if (c->windows && hidden_at(c, r, s, j) > 0)
             first = hidden_at(c, r, s, j);
         for (int64_t t = first; t < end; t++) {
-            double weight = exp(score(c, r, row, s, t, head));
+            const double *v = x->v + (r * c->context + t) * c->value_dim;
+            double weight = exp(score(c, q, x->k + (r * c->context + t) * c->head_dim));
             sum += weight;
             for (int i = 0; i < c->value_dim; i++) {
-                double v = cache_value(c, 1, r, s, t, head / (c->heads / c->kv_heads), i);
-                w.o[i] += weight * v;
-                w.size += weight * fabs(v) / c->value_dim;
+                w.o[i] += weight * v[i];
+                w.size += weight * fabs(v[i]) / c->value_dim;
             }
         }
     }
@@ -346,15 +373,15 @@ static want reference(const decode_case *c, int ranks, int64_t row, int head)
     return w;
 }
 
-static int check_results(imbrex_group *group, const decode_case *c, const inputs *x,
-                         const char *algorithm)
+static int check_heads(imbrex_group *group, const decode_case *c, const inputs *x,
+                       const char *algorithm, seen *common)
 {
     static const double half_steps[] = { 0, 0x1p-8, 0x1p-11, 0x1p-24 };
     int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group);
     int first = c->replicate ? 0 : (int)rank_row(c->heads, ranks, rank);
     int own = c->replicate ? c->heads : (int)rank_row(c->heads, ranks, rank + 1) - first;
     for (int64_t at = 0; at < c->batch * c->queries * own; at++) {
-        want w = reference(c, ranks, at / own, first + (int)(at % own));
+        want w = reference(c, ranks, at / own, first + (int)(at % own), common);
         for (int i = 0; i < c->value_dim; i++) {
             double have = element_get(c->dtype, x->o, at * c->value_dim + i);
             double within =
@@ -369,6 +396,18 @@ static int check_results(imbrex_group *group, const decode_case *c, const inputs
                    (int)(c - cases), rank, ranks, (int)at, have, w.lse);
     }
     return 0;
+}
+
+static int check_results(imbrex_group *group, const decode_case *c, const inputs *x,
+                         const char *algorithm)
+{
+    size_t tokens = (size_t)(imbrex_group_size(group) * c->context);
+    seen common = { malloc(tokens * (size_t)c->head_dim * sizeof(double)),
+                    malloc(tokens * (size_t)c->value_dim * sizeof(double)), -1, 0 };
+    int failed = check_heads(group, c, x, algorithm, &common);
+    free(common.k);
+    free(common.v);
+    return failed;
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */
