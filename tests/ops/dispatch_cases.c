@@ -57,7 +57,7 @@ static int rank_of(const exchange *x, int ranks, int32_t expert)
 }
 
 /* The expert of a pair; -1: none, which pairs of tokens that are not there have, too. */
-static int32_t expert_of(const exchange_run *b, int64_t pair)
+static int32_t find_expert(const exchange_run *b, int64_t pair)
 {
     int64_t most = b->x->desc.rank_tokens, token = pair / b->x->desc.top_k;
     int32_t id = id_of(b->x, b->run, pair);
@@ -92,7 +92,7 @@ static int64_t place(exchange_run *b)
         while (d->expert_capacity ? row != e * d->expert_capacity : row % align)
             row++;
         for (int64_t pair = 0; pair < b->pairs; pair++) {
-            if (expert_of(b, pair) != b->first + e)
+            if (b->want_expert[pair] != b->first + e)
                 continue;
             if (row < b->capacity) {
                 b->want_pair[row] = (int32_t)pair;
@@ -132,6 +132,12 @@ exchange_run exchange_take(const exchange *x, int run, imbrex_group *group, int6
     b.weights = lent_room(b.own * d->top_k, 4);
     b.want_row = lent_room(b.pairs, 4);
     b.want_pair = lent_room(capacity, 4);
+    b.want_expert = lent_room(b.pairs, 4);
+    b.want_rank = lent_room(b.pairs, 4);
+    for (int64_t pair = 0; pair < b.pairs; pair++) {
+        int32_t expert = b.want_expert[pair] = find_expert(&b, pair);
+        b.want_rank[pair] = expert < 0 ? -1 : rank_of(x, b.ranks, expert);
+    }
     b.scales = lent_room(capacity * blocks_of(x), 4);
     b.a = lent_room(b.own * d->n, e);
     b.c = lent_room(capacity * d->n, wire_bytes(x));
@@ -156,8 +162,8 @@ exchange_run exchange_take(const exchange *x, int run, imbrex_group *group, int6
 
 void exchange_drop(exchange_run *b)
 {
-    void *all[] = { b->ids, b->weights, b->want_row, b->want_pair, b->scales,
-                    b->a,   b->c,       b->rows,     b->residual,  b->sum };
+    void *all[] = { b->ids,    b->weights, b->want_row, b->want_pair, b->want_expert, b->want_rank,
+                    b->scales, b->a,       b->c,        b->rows,      b->residual,    b->sum };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     lent_routing_free(&b->routing);
@@ -205,7 +211,7 @@ static int check_routing(const exchange_run *b)
     RANK_CHECK(memcmp(r->row_pair, b->want_pair, (size_t)b->capacity * 4) == 0, "row_pair");
     RANK_CHECK(memcmp(r->pair_row, b->want_row, (size_t)b->pairs * 4) == 0, "pair_row");
     for (int64_t pair = 0; pair < b->pairs; pair++) {
-        int32_t want = expert_of(b, pair);
+        int32_t want = b->want_expert[pair];
         RANK_CHECK(r->pair_expert[pair] == want, "pair_expert[%d] is %d, not %d", (int)pair,
                    r->pair_expert[pair], want);
         RANK_CHECK(want < 0 || r->weights[pair] == weight_of(b, pair), "weights[%d] is %g",
@@ -214,11 +220,11 @@ static int check_routing(const exchange_run *b)
     for (int e = 0; e < b->here; e++) {
         int32_t rows = 0, begin = r->expert_begin[e];
         for (int64_t i = 0; i < b->pairs; i++)
-            rows += expert_of(b, i) == b->first + e;
+            rows += b->want_expert[i] == b->first + e;
         RANK_CHECK(r->expert_rows[e] == rows, "expert %d has %d rows, not %d", e, r->expert_rows[e],
                    rows);
         RANK_CHECK(rows == 0 || (b->want_pair[begin] >= 0 &&
-                                 expert_of(b, b->want_pair[begin]) == b->first + e),
+                                 b->want_expert[b->want_pair[begin]] == b->first + e),
                    "expert %d begins at %d", e, begin);
     }
     RANK_CHECK(lent_routing_is_intact(r, &b->sizes), "something beyond the routing");
@@ -312,8 +318,7 @@ static double sum_of(const exchange_run *b, int64_t t, int64_t col, double *exac
         double part = 0;
         bool here = false;
         for (int64_t pair = first; pair < first + d->top_k; pair++) {
-            int32_t expert = expert_of(b, pair);
-            if (expert < 0 || rank_of(b->x, b->ranks, expert) != r)
+            if (b->want_rank[pair] != r)
                 continue;
             double term = (double)weight_of(b, pair) * row_value(b, pair, col);
             part = here ? f32(part + f32(term)) : f32(term);

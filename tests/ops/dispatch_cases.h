@@ -36,6 +36,7 @@ typedef struct exchange_run {
     lent_sizes sizes;
     imbrex_routing routing, given;       /* given: to the runs */
     int32_t *ids, *want_row, *want_pair; /* of pairs; of rows */
+    int32_t *want_expert, *want_rank;    /* of pairs: -1 where there is none */
     float *weights, *scales;
     char *a, *c, *rows, *residual, *sum;
 } exchange_run;
