@@ -9,6 +9,7 @@
 
 #include "op_cases.h"
 #include "ranks.h"
+#include "sanitized.h"
 #include "scaled_input.h"
 
 /* ---- one run --------------------------------------------------------------------------------- */
@@ -417,6 +418,7 @@ static int try_case(imbrex_group *group, scaled_case c, int nodes)
 
 static int try_all(imbrex_group *group, int nodes, const scaled_where *where)
 {
+    int ranks = imbrex_group_size(group);
     static const char *const ops[] = { "gemm", "ag_gemm", "gemm_rs", "gemm_ar" };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t op = nodes > 1; op < sizeof ops / sizeof *ops; op++) {
@@ -424,6 +426,8 @@ static int try_all(imbrex_group *group, int nodes, const scaled_where *where)
             c.op = ops[op];
             c.hopper = where->hopper;
             if (!is_for(&c, where) || (where->op && strcmp(where->op, c.op) != 0))
+                continue;
+            if (where->some && op && (i + op + (size_t)((ranks + 1) / 2 + nodes)) % 2)
                 continue;
             if (try_case(group, c, nodes))
                 return 1;
@@ -433,12 +437,12 @@ static int try_all(imbrex_group *group, int nodes, const scaled_where *where)
 
 int scaled_cases(imbrex_group *group, void *ctx)
 {
-    static const scaled_where all = { 0 };
+    static const scaled_where all = { .some = SANITIZED };
     return try_all(group, 1, ctx ? ctx : &all);
 }
 
 int scaled_cases_over_nodes(imbrex_group *group, void *ctx)
 {
     (void)ctx;
-    return try_all(group, 2, &(scaled_where){ 0 });
+    return try_all(group, 2, &(scaled_where){ .some = SANITIZED });
 }

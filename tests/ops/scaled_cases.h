@@ -11,6 +11,7 @@
 typedef struct scaled_where {
     const char *op; /* NULL: of all operators */
     bool gpu;       /* those whose forms differ, and more rows */
+    bool some;      /* of each operator that has peers half, others with other ranks or nodes */
     bool hopper;    /* tensor cores add up 8-bit products with some 14 bits */
 } scaled_where;
 
