@@ -6,27 +6,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "decode_reference.h"
 #include "ranks.h"
 #include "reference.h"
 #include "sanitized.h"
 
-enum { QUERIES_MOST = 8, KEYS_MOST = 576, VALUES_MOST = 512, ALGORITHMS = 3, RANKS_MOST = 4 };
+enum { QUERIES_MOST = 8, ALGORITHMS = 3, RANKS_MOST = 4 };
 
-typedef struct decode_case {
-    int heads, kv_heads, head_dim, value_dim, queries, page, heads_first;
-    imbrex_dtype dtype, cache;
-    int64_t context, gap; /* gap: elements between pages */
-    float scale, soft_cap;
-    int windows, sinks, replicate, natural;
-    int64_t batch;
-} decode_case;
-
-#define BF16 IMBREX_BF16
-#define F16  IMBREX_F16
-#define F32  IMBREX_F32
-#define E4M3 IMBREX_E4M3
-
-enum { APART = 2 }; /* windows: the first query sees a quarter, the others the second half */
 static const decode_case cases[] = {
     { 4, 2, 64, 64, 1, 16, 0, F32, F32, 70, 0, 0, 0, 0, 0, 0, 0, 3 },
     { 4, 1, 64, 64, 1, 1, 0, BF16, BF16, 40, 0, 0, 0, 0, 0, 1, 1, 3 },
@@ -52,64 +38,6 @@ static const decode_case cases[] = {
     { 3, 1, 576, 512, 2, 0, 0, F16, F16, 330, 0, 0.07f, 2, APART, 0, 0, 0, 8 },
 };
 enum { CASES = sizeof cases / sizeof *cases };
-
-/* ---- inputs ---------------------------------------------------------------------------------- */
-
-/* Tokens of sequence s on rank r: none, one, page edges, all there can be. */
-static int64_t length_at(const decode_case *c, int r, int s)
-{
-    const int64_t page = c->page ? c->page : 64, all = c->context;
-    const int64_t lengths[] = { all, 0, 1, page, page + 1, page - 1, 2 * page, all - 1 };
-    int64_t length = lengths[(s * 3 + r) % 8];
-    return s == 1 ? (r == 1 ? 5 : 0) : length < c->context ? length : c->context;
-}
-
-static int32_t visible_at(const decode_case *c, int r, int s, int j)
-{
-    int64_t length = length_at(c, r, s); /* what comes may be less than none */
-    return (int32_t)(c->windows == APART && j == 0 ? length / 4 : length - c->queries + 1 + j);
-}
-
-static int32_t hidden_at(const decode_case *c, int r, int s, int j)
-{
-    int64_t length = length_at(c, r, s);
-    return (int32_t)(c->windows == APART ? j * (length / 2) : (length / 3 + j) * ((s + r) % 2) - 2);
-}
-
-static double e4m3_value(unsigned code)
-{
-    int exponent = (int)(code >> 3 & 15), fraction = (int)(code & 7);
-    double size = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
-    return code & 0x80 ? -size : size;
-}
-
-static unsigned e4m3_code(int input, int64_t i)
-{
-    unsigned code = (unsigned)((uint64_t)(i * 2654435761 + input * 40503) >> 7 & 0xff);
-    return (code & 0x7f) > 0x48 ? code & 0xc7 : code; /* up to 4 */
-}
-
-static const float scale_k = 0.5f, scale_v = 0.75f;
-
-/* Element i of token t of sequence s, head h, on rank r; of v or k. */
-static double cache_value(const decode_case *c, int v, int r, int s, int64_t t, int h, int i)
-{
-    bool own_v = v && c->head_dim == c->value_dim;
-    int input = (own_v ? 60 : 20) + r;
-    int64_t at = (((int64_t)s * c->context + t) * c->kv_heads + h) * c->head_dim + i;
-    return c->cache == E4M3 ? e4m3_value(e4m3_code(input, at)) * (own_v ? scale_v : scale_k)
-                            : input_value(c->cache, input, at);
-}
-
-static double q_value(const decode_case *c, int64_t i)
-{
-    return input_value(c->dtype, 5, i);
-}
-
-static float sink_value(int head)
-{
-    return (float)(2 * input_value(F32, 900, head));
-}
 
 /* ---- this rank's memory ---------------------------------------------------------------------- */
 
@@ -145,9 +73,9 @@ static void put_token(const decode_case *c, const inputs *x, int r, int s, int64
             for (int v = 0; v < (x->v ? 2 : 1); v++) {
                 char *to = v ? x->v : x->k;
                 if (c->cache == E4M3)
-                    to[at] = (char)e4m3_code((v ? 60 : 20) + r, value);
+                    to[at] = (char)decode_code((v ? 60 : 20) + r, value);
                 else
-                    element_set(c->cache, to, at, cache_value(c, v, r, s, t, h, i));
+                    element_set(c->cache, to, at, decode_cache_value(c, v, r, s, t, h, i));
             }
         }
     }
@@ -207,12 +135,12 @@ static int take(imbrex_group *group, const decode_case *c, inputs *x)
     if (take_memory(group, c, x))
         return 1;
     memset(x->k, c->cache == E4M3 ? 0x7f : 0xff, (size_t)((char *)x->sinks - x->k));
-    x->scales[0] = scale_k;
-    x->scales[1] = scale_v;
+    x->scales[0] = decode_scale_k;
+    x->scales[1] = decode_scale_v;
     for (int64_t i = 0; i < rows * c->heads * c->head_dim; i++)
-        element_set(c->dtype, x->q, i, q_value(c, i));
+        element_set(c->dtype, x->q, i, decode_q_value(c, i));
     for (int s = 0; s < c->batch; s++) {
-        x->lengths[s] = (int32_t)length_at(c, r, s);
+        x->lengths[s] = (int32_t)decode_length(c, r, s);
         for (int64_t j = 0; j < x->per_sequence; j++)
             x->pages[s * x->per_sequence + j] =
                 j * tokens < x->lengths[s] && !(c->windows == APART && x->lengths[s] > 512 &&
@@ -222,12 +150,12 @@ static int take(imbrex_group *group, const decode_case *c, inputs *x)
         for (int64_t t = 0; t < x->lengths[s]; t++)
             put_token(c, x, r, s, t);
         for (int j = 0; j < c->queries; j++) {
-            x->visible[s * c->queries + j] = visible_at(c, r, s, j);
-            x->hidden[s * c->queries + j] = hidden_at(c, r, s, j);
+            x->visible[s * c->queries + j] = decode_visible(c, r, s, j);
+            x->hidden[s * c->queries + j] = decode_hidden(c, r, s, j);
         }
     }
     for (int h = 0; h < c->heads; h++)
-        x->sinks[h] = sink_value(h);
+        x->sinks[h] = decode_sink(h);
     return 0;
 }
 
@@ -304,84 +232,15 @@ static imbrex_decode_desc desc_of(const decode_case *c, const char *algorithm)
 
 /* ---- what it is to be ------------------------------------------------------------------------ */
 
-typedef struct want {
-    double o[VALUES_MOST], size, lse;
-} want;
-
-/* What heads of one key head have in common, of all ranks, as double: worked out once for them. */
-typedef struct seen {
-    double *k, *v; /* [ranks][context][dim] */
-    int s, h;      /* whose; s < 0: nobody's */
-} seen;
-
-static void look(const decode_case *c, int ranks, int s, int h, seen *x)
-{
-    if (x->s == s && x->h == h)
-        return;
-    double *k = x->k, *v = x->v;
-    x->s = s;
-    x->h = h;
-    for (int r = 0; r < ranks; r++) {
-        for (int64_t t = 0; t < c->context; t++) {
-            bool there = t < length_at(c, r, s);
-            for (int i = 0; i < c->head_dim; i++)
-                *k++ = there ? cache_value(c, 0, r, s, t, h, i) : 0;
-            for (int i = 0; i < c->value_dim; i++)
-                *v++ = there ? cache_value(c, 1, r, s, t, h, i) : 0;
-        }
-    }
-}
-
-static double score(const decode_case *c, const double *q, const double *k)
-{
-    double sum = 0, scale = c->scale != 0 ? (double)c->scale : 1 / sqrt(c->head_dim);
-    for (int i = 0; i < c->head_dim; i++)
-        sum += q[i] * k[i];
-    sum *= scale;
-    return c->soft_cap > 0 ? c->soft_cap * tanh(sum / c->soft_cap) : sum;
-}
-
-static want reference(const decode_case *c, int ranks, int64_t row, int head, seen *x)
-{
-    want w = { .size = 0 };
-    double q[KEYS_MOST];
-    int s = (int)(row / c->queries), j = (int)(row % c->queries);
-    double sum = c->sinks ? exp(sink_value(head)) : 0; /* scores are small */
-    look(c, ranks, s, head / (c->heads / c->kv_heads), x);
-    for (int i = 0; i < c->head_dim; i++)
-        q[i] = q_value(c, (row * c->heads + head) * c->head_dim + i);
-    for (int r = 0; r < ranks; r++) {
-        int64_t end = length_at(c, r, s), first = 0;
-        if (c->windows && visible_at(c, r, s, j) < end)
-            end = visible_at(c, r, s, j);
-        if (c->windows && hidden_at(c, r, s, j) > 0)
-            first = hidden_at(c, r, s, j);
-        for (int64_t t = first; t < end; t++) {
-            const double *v = x->v + (r * c->context + t) * c->value_dim;
-            double weight = exp(score(c, q, x->k + (r * c->context + t) * c->head_dim));
-            sum += weight;
-            for (int i = 0; i < c->value_dim; i++) {
-                w.o[i] += weight * v[i];
-                w.size += weight * fabs(v[i]) / c->value_dim;
-            }
-        }
-    }
-    for (int i = 0; i < c->value_dim && sum > 0; i++)
-        w.o[i] /= sum;
-    w.size = sum > 0 ? w.size / sum : 0;
-    w.lse = log(sum) / (c->natural ? 1 : log(2));
-    return w;
-}
-
 static int check_heads(imbrex_group *group, const decode_case *c, const inputs *x,
-                       const char *algorithm, seen *common)
+                       const char *algorithm, decode_seen *common)
 {
     static const double half_steps[] = { 0, 0x1p-8, 0x1p-11, 0x1p-24 };
     int ranks = imbrex_group_size(group), rank = imbrex_group_rank(group);
     int first = c->replicate ? 0 : (int)rank_row(c->heads, ranks, rank);
     int own = c->replicate ? c->heads : (int)rank_row(c->heads, ranks, rank + 1) - first;
     for (int64_t at = 0; at < c->batch * c->queries * own; at++) {
-        want w = reference(c, ranks, at / own, first + (int)(at % own), common);
+        decode_want w = decode_expect(c, ranks, at / own, first + (int)(at % own), common);
         for (int i = 0; i < c->value_dim; i++) {
             double have = element_get(c->dtype, x->o, at * c->value_dim + i);
             double within =
@@ -402,8 +261,8 @@ static int check_results(imbrex_group *group, const decode_case *c, const inputs
                          const char *algorithm)
 {
     size_t tokens = (size_t)(imbrex_group_size(group) * c->context);
-    seen common = { malloc(tokens * (size_t)c->head_dim * sizeof(double)),
-                    malloc(tokens * (size_t)c->value_dim * sizeof(double)), -1, 0 };
+    decode_seen common = { malloc(tokens * (size_t)c->head_dim * sizeof(double)),
+                           malloc(tokens * (size_t)c->value_dim * sizeof(double)), -1, 0 };
     int failed = check_heads(group, c, x, algorithm, &common);
     free(common.k);
     free(common.v);
@@ -533,7 +392,7 @@ int decode_mistakes(imbrex_group *group, void *ctx)
     if (take(group, c, &x))
         return 1;
     imbrex_decode_args args = args_of(c, &x);
-    args.scale_k = &scale_k;
+    args.scale_k = &decode_scale_k;
     REFUSED(imbrex_plan_run_decode(plan, &args, NULL), IMBREX_INVALID,
             "args.scale_k must be NULL: desc.cache is not e4m3");
     args = args_of(c, &x);
