@@ -67,7 +67,7 @@ enum {
     TURNED_ODD_MOST = 200,     /* of multiples of 8 that are none of 16, */
     TURNED_TALL_MOST = 160,    /* and beside three warpgroups' other registers */
     TURNED_END = 240,          /* columns of k in whose time such a tile ends: a fit to 40 shapes */
-    TURNED_NARROW_ROWS = 1024, /* that those of two blocks, of 64 columns, were measured with */
+    TURNED_NARROW_ROWS = 1024, /* of all ranks, that those of 64 columns were measured with */
     TURNED_K_LEAST = 256,      /* of more than so many; shorter ones nobody has measured */
     PROMISED = 2,              /* percent that turned and tall tiles must promise to save, */
     TALL_SHARD = 1024,         /* and rows of a rank for which they are there */
@@ -252,8 +252,8 @@ static int64_t waves_most(const candidate *c)
  * to peers, and warps that read theirs, leave no registers for the widest tile; and what is folded
  * comes in pieces of 32 or 64 columns.  Narrow tiles that the warps of a cluster share are there to
  * be added up by the kernel (tune.c), all in one wave, which wide ones in turns would spill.
- * Turned tiles of 64 columns are for what is bound by reading b, or for two blocks: one warpgroup
- * multiplies too slowly (2141 x 384 x 18944 took 1.26 times what tiles of 128 x 128 do).
+ * Turned tiles of 64 columns are for what is bound by reading b: one warpgroup multiplies too
+ * slowly (2141 x 384 x 18944 took 1.26 times what tiles of 128 x 128 do).
  * A narrow tile of b [k, n] would bring a third more columns than it has. */
 static bool suits(const imx_sm90_input *in, const candidate *c)
 {
@@ -266,7 +266,7 @@ static bool suits(const imx_sm90_input *in, const candidate *c)
     if (waves_of(in, c) > waves_most(c))
         return false;
     bool narrow = c->how == TURNED && c->tile_n == TURNED_COLS;
-    if (narrow && in->m > (c->split == 1 ? TURNED_MOST : TURNED_NARROW_ROWS))
+    if (narrow && in->m > TURNED_NARROW_ROWS)
         return false;
     if (in->b_kn && c->tile_n < 112 && c->tile_n % ATOM)
         return false;
