@@ -69,7 +69,8 @@ typedef struct work {
     double *spread;   /* [rows, hidden], squared */
     float *gate, *up; /* [FEATURES, hidden] */
     float *down;      /* [hidden, FEATURES] */
-    double *least;    /* [hidden], squared: what underflow may cost an element of the column */
+    double *least;    /* [rows, hidden], squared: what underflow may cost an element */
+    double *column;   /* [hidden], of it what some features cost */
     void *rounded;    /* the largest of the above in dtype */
     mlp_error error;
 } work;
@@ -188,6 +189,7 @@ static void drop(work *w)
     free(w->up);
     free(w->down);
     free(w->least);
+    free(w->column);
     free(w->rounded);
 }
 
@@ -200,9 +202,11 @@ static bool take(work *w, int64_t rows, int64_t hidden)
     w->gate = malloc(panel * sizeof *w->gate);
     w->up = malloc(panel * sizeof *w->up);
     w->down = malloc(panel * sizeof *w->down);
-    w->least = calloc((size_t)hidden + 1, sizeof *w->least);
+    w->least = calloc(own, sizeof *w->least);
+    w->column = malloc(((size_t)hidden + 1) * sizeof *w->column);
     w->rounded = malloc((panel > own ? panel : own) * sizeof(float));
-    return w->x && w->y && w->spread && w->gate && w->up && w->down && w->least && w->rounded;
+    return w->x && w->y && w->spread && w->gate && w->up && w->down && w->least && w->column &&
+           w->rounded;
 }
 
 /* Below its smallest normal number a dtype rounds to steps that no longer shrink. */
@@ -232,9 +236,10 @@ static void add_features(work *w, const share_of_y *of, int64_t f0, int64_t f1)
     widen_scaled(w, &weights->down, &weights->fp8.down, 0, h, f0, f1, w->down);
     widen_bias(w, &weights->gate_bias, f0, f1, gate_bias);
     widen_bias(w, &weights->up_bias, f0, f1, up_bias);
+    memset(w->column, 0, (size_t)h * sizeof *w->column);
     for (int64_t i = 0; i < h * count; i++) {
         double cost = smallest(w->dtype) * (double)w->down[i];
-        w->least[i / count] += cost * cost;
+        w->column[i / count] += cost * cost;
     }
     for (int64_t k = 0; k < of->count; k++) {
         double act[FEATURES], factor = of->rows ? of->factors[k] : 1; /* of this row */
@@ -250,6 +255,8 @@ static void add_features(work *w, const share_of_y *of, int64_t f0, int64_t f1)
         }
         for (int64_t i = 0; i < h; i++)
             add_element(act, w->down + i * count, count, w->y + r * h + i, w->spread + r * h + i);
+        for (int64_t i = 0; i < h; i++)
+            w->least[r * h + i] += w->column[i];
     }
 }
 
@@ -446,10 +453,10 @@ static void norm_rows(work *w, int64_t rows)
         for (int64_t i = 0; i < h; i++) {
             double by = ((double)gamma[i] + after->offset) / sqrt(squares / (double)h + after->eps);
             y[i] *= by;
-            spread[i] = (spread[i] + w->least[i]) * by * by;
+            spread[i] = (spread[i] + w->least[r * h + i]) * by * by;
         }
     }
-    memset(w->least, 0, (size_t)h * sizeof *w->least);
+    memset(w->least, 0, (size_t)(rows * h) * sizeof *w->least);
 }
 
 static void compare(work *w, int64_t rows, const void *y)
@@ -461,7 +468,7 @@ static void compare(work *w, int64_t rows, const void *y)
         if (!isfinite(w->y[i]) && !isfinite(w->x[i]))
             continue;
         double difference = fabs((double)w->x[i] - w->y[i]);
-        double least = w->least[i % h] + smallest(w->dtype) * smallest(w->dtype);
+        double least = w->least[i] + smallest(w->dtype) * smallest(w->dtype);
         mlp_check_add(&w->error, &(mlp_error){ .largest = difference,
                                                .scale = fabs(w->y[i]),
                                                .worst = difference / sqrt(w->spread[i] + least),

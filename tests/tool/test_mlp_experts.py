@@ -255,6 +255,23 @@ class Experts(unittest.TestCase):
         self.save = nested
         self.compute(2)
 
+    def test_odd_weight_of_one_expert(self):
+        """Tokens without that expert are compared as closely as ever."""
+        for value in np.nan, np.inf:
+            with self.subTest(value=value):
+                self.make("mixtral")
+                self.weights[self.below + "experts.2.w2.weight"][3, 5] = value
+                self.save()
+                done = run(*self.args("--ranks", "2", "--check", "--json", "--output",
+                                      self.path("y.safetensors")))
+                self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+                error = json.loads(done.stdout)["relative_error"]
+                self.assertTrue(1e-9 < error < ALLOWED["f32"], error)
+                y = load_file(self.path("y.safetensors"))["y"]
+                odd = ~np.isfinite(y)
+                self.assertTrue(0 < odd[:, 3].sum() < TOKENS)
+                self.assertFalse(np.delete(odd, 3, 1).any())
+
     def test_several_files(self):
         self.make("qwen2_moe")
         self.save()
