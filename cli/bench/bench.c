@@ -64,10 +64,10 @@ static int check_ops(const options_page *page, const asked *a, const bench_reque
         if (bench_op_exchanges(op) && w->parallel)
             return options_wrong(page, "%s has whole experts: --expert-parallel says nothing",
                                  op->name);
-        if (op->experts &&
-            (a->shapes.list[0][i].top_k > a->shapes.list[0][i].experts || w->plan_m || w->bias))
-            return options_wrong(
-                page, "%s wants --top-k up to --experts, and no --plan-m or --bias", op->name);
+        if (op->experts && (w->plan_m || w->bias))
+            return options_wrong(page, "%s has no --plan-m or --bias", op->name);
+        if (op->experts && a->shapes.list[0][i].top_k > a->shapes.list[0][i].experts)
+            return options_wrong(page, "%s wants --top-k up to --experts", op->name);
         if (!op->states && (w->heads || w->kv_heads || w->head_dim || w->page))
             return options_wrong(page,
                                  "%s is no attention: --heads, --kv-heads, --head-dim and --page "

@@ -28,8 +28,11 @@ static imbrex_status check_groups(const imbrex_gate *g)
 {
     IMX_TRY(imx_status_range("gate", "groups", g->groups, 0, g->experts));
     IMX_TRY(imx_status_range("gate", "group_best", g->group_best, 0, 2));
+    if (!g->groups && g->top_groups)
+        return imx_fail(IMBREX_INVALID, "gate.top_groups is %d, but gate.groups is 0: want both",
+                        g->top_groups);
     if (!g->groups)
-        return imx_status_range("gate", "top_groups", g->top_groups, 0, 0);
+        return IMBREX_OK;
     if (g->experts % g->groups)
         return imx_fail(IMBREX_INVALID, "gate.groups is %d: want a divisor of gate.experts, %d",
                         g->groups, g->experts);

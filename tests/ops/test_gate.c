@@ -59,7 +59,7 @@ static int mistakes(imbrex_group *g, void *ctx)
     WRONG(renormalize, -1, "gate.renormalize is -1");
     WRONG(groups, 3, "gate.groups is 3: want a divisor of gate.experts, 8");
     WRONG(groups, 9, "gate.groups is 9: want from 0 to 8");
-    WRONG(groups, 0, "gate.top_groups is 1: want from 0 to 0");
+    WRONG(groups, 0, "gate.top_groups is 1, but gate.groups is 0: want both");
     WRONG(top_groups, 5, "gate.top_groups is 5: want from 1 to 4");
     WRONG(group_best, 3, "gate.group_best is 3: want from 0 to 2");
     WRONG(scale, NAN, "gate.scale is nan: want a finite number from 0");
