@@ -1,5 +1,5 @@
 /* test_summed.c - where a gemm_rs of many rows is made in tiles of several ranks' rows, which its
- * kernel adds up. */
+ * kernel adds up, and where one of some rows is made alone, and added up behind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -60,10 +60,25 @@ static void many_rows_are_summed_where_k_is_short(void **state)
     assert_false(imx_tune_config(&in).spanning);
 }
 
+/* As measured on two H200s; and where no kernel may reach so many ranks. */
+static void some_rows_are_made_alone(void **state)
+{
+    (void)state;
+    const imx_op *op = &imx_op_gemm_rs;
+    static const int64_t alone[][3] = {
+        { 296, 8192, 14336 }, { 304, 7168, 9216 }, { 392, 8192, 14336 }, { 536, 7168, 9216 }
+    };
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
+        assert_true(tuned_takes(op, alone[i][0], alone[i][1], alone[i][2], 2, false, "ll"));
+    assert_true(tuned_takes(op, 184, 7168, 9216, 2, false, "reduce_push"));
+    assert_true(tuned_takes(op, 296, 8192, 14336, 17, false, "copy"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_rows_are_summed_where_k_is_short),
+        cmocka_unit_test(some_rows_are_made_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

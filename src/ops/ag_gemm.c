@@ -483,6 +483,7 @@ const imx_op imx_op_ag_gemm = {
           .run = run_sequential_nodes },
         { .name = "store",
           .by_kernel = true,
+          .slices = true,
           .stores = true,
           .at_once = true,
           .cost = store_cost,

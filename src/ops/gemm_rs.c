@@ -48,11 +48,10 @@ static void layout(const imx_variant *variant, imx_needs *n)
 
 /* ---- copy ------------------------------------------------------------------------------------ */
 
-/* A product made alone says nothing of its chunks. */
+/* A product made alone says nothing of its chunks.  It is not made so where this is named. */
 static bool can_copy(const imx_problem *p, imx_text *why_not)
 {
-    if (p->config->alone)
-        imx_text_add(why_not, "which is for tiles that are not made alone: choose \"ll\"");
+    (void)why_not;
     return !p->config->alone;
 }
 

@@ -14,14 +14,17 @@ static imx_choice because(const char *algorithm, const char *why)
 
 /* Whether the ranks of one node may take it.  An emulated wire does not slow a kernel's stores, so
  * they must not pass for a way around it. */
+static bool may_run(const imx_algorithm *a, const imx_tune_input *in)
+{
+    bool kernel_may = in->ranks <= IMX_TEAM_MOST && !in->slow_wire;
+    return !a->over_nodes && (!a->by_kernel || kernel_may);
+}
+
 static bool may_take(const imx_algorithm *a, const imx_problem *p)
 {
     char reason[256];
     imx_text why_not = { .at = reason, .size = sizeof reason };
-    bool kernel_may = p->in->ranks <= IMX_TEAM_MOST && !p->in->slow_wire;
-    if (a->over_nodes || (a->by_kernel && !kernel_may))
-        return false;
-    return !a->can || a->can(p, &why_not);
+    return may_run(a, p->in) && (!a->can || a->can(p, &why_not));
 }
 
 /* What a run is expected to take beyond the product. */
@@ -93,6 +96,17 @@ static imx_choice on_cpus(const imx_op *op, const imx_problem *p)
                                          : "kernels would go around the emulated wire");
     return because("sequential", large ? "there is nothing to send beside"
                                        : "a shard is sent sooner than a second stream starts");
+}
+
+void imx_choose_offers(const imx_op *op, const imx_algorithm *named, imx_tune_input *in)
+{
+    in->apart = named && named->apart;
+    in->behind = in->slices = false;
+    for (const imx_algorithm *a = op->algorithms; a->name; a++) {
+        bool may_be_taken = (!named || a == named) && may_run(a, in);
+        in->behind = in->behind || (a->behind && may_be_taken);
+        in->slices = in->slices || (a->slices && may_be_taken);
+    }
 }
 
 imx_choice imx_choose(const imx_op *op, const imx_tune_input *in, const imx_config *config)

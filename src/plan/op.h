@@ -31,6 +31,7 @@ typedef struct imx_algorithm {
     bool on_request; /* on GPUs: runs where it is named, and is not chosen */
     bool norms;      /* its kernel norms rows, too, where imx_norm_in_kernel says so */
     bool apart;      /* passes on chunks: where it is named, their tiles are of one rank's rows */
+    bool slices;     /* slices of k come beneath the product, if that has few rows */
     bool behind;     /* its product may be made alone: it adds up behind that (imx_config.alone) */
     bool at_once;    /* on a GPU all blocks of its kernels must be there: they wait for each other,
                         or for those of the peers, which do the same */

@@ -218,6 +218,10 @@ typedef struct imx_choice {
 } imx_choice;
 
 /* From the input and how it is cut. */
+/* Sets what of the input depends on which algorithms may be taken: named, or, if that is NULL, any
+ * that ranks like these can run. */
+void imx_choose_offers(const imx_op *op, const imx_algorithm *named, imx_tune_input *input);
+
 imx_choice imx_choose(const imx_op *op, const imx_tune_input *input, const imx_config *config);
 
 /* ---- run.c: a run ---------------------------------------------------------------------------- */

@@ -170,21 +170,12 @@ static const char *name_of(const imx_variant *variant, const imx_request *r, con
                                : NULL;
 }
 
-static bool may_add_behind(const imx_op *op, const imx_algorithm *named)
-{
-    bool any = false;
-    for (const imx_algorithm *a = op->algorithms; a->name; a++)
-        any = any || (a->behind && (!named || a == named));
-    return any;
-}
-
 imbrex_status imx_variant_decide(imx_variant *variant, const imx_request *r)
 {
     imx_tune_input input = imx_request_input(variant->plan->group, r);
     const char *source, *name = name_of(variant, r, &source);
     const imx_algorithm *named = name ? imx_op_algorithm(r->op->algorithms, name) : NULL;
-    input.apart = named && named->apart;
-    input.behind = may_add_behind(r->op, named);
+    imx_choose_offers(r->op, named, &input);
     variant->shape = r->shape;
     variant->config = imx_tune_config(&input);
     imx_choice choice = imx_choose(r->op, &input, &variant->config);

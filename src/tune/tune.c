@@ -36,8 +36,8 @@ enum {
      * of b again, and that is what a short product's time goes into.  On GPUs a then travels slice
      * by slice of k, under the first tiles' products, which begin with the first slice. */
     SPANNING_ROWS_CUDA = 1024,
-    SLICED_ROWS_CUDA = 2048,     /* or, where that is expected to be sooner, */
-    SUMMED_ROWS_CUDA = 8192,     /* of what is added up */
+    SLICED_ROWS_CUDA = 2048,     /* or so many, where that saves enough (SPANNING_US); */
+    SUMMED_ROWS_CUDA = 8192,     /* of what is added up where that is expected to be sooner */
     SPANNING_SHARD_CUDA = 224,   /* of a rank; with more its own tiles may hide what is sent */
     SPANNING_SHARD_READ = 256,   /* where b is read again from memory, or, */
     SPANNING_GATHERED = 1120000, /* if that is slow, so many, by its GB/s */
@@ -344,7 +344,7 @@ static bool is_better_over_chunks(const imx_tune_input *in, int64_t rows, int bl
 /* Whether tiles of more rows that all come slice by slice are so many fewer that it is worth it. */
 static bool is_better_sliced(const imx_tune_input *in, int64_t rows, int blocks)
 {
-    if (in->scatters || in->hooks || in->apart || is_gathered_at_once(in) || !may_slice(in) ||
+    if (in->scatters || in->hooks || !in->slices || is_gathered_at_once(in) || !may_slice(in) ||
         !is_spanning(in, in->shape.m, SLICED_ROWS_CUDA))
         return false;
     cuts how = is_better_over_chunks(in, rows, blocks) ? OVER_CHUNKS : APART;

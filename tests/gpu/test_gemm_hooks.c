@@ -467,7 +467,7 @@ static void compiles_for_gpus(void **state)
         { .m = 60, .n = 4096, .k = 1024, .layout = IMBREX_KN },
     };
     if (SANITIZED || !callers_open_compiler()) {
-        print_message("there is no NVRTC\n");
+        print_message("there is no NVRTC: %s\n", imbrex_error());
         skip();
     }
     imbrex_group *group = alone_compiling("compile:90");

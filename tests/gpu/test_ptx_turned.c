@@ -20,39 +20,45 @@ enum { BF16 = IMBREX_BF16, F16 = IMBREX_F16, NK = IMBREX_NK, KN = IMBREX_KN };
 
 /* rows, cols: of the tiles that they are to take on 12 multiprocessors. */
 typedef struct product {
-    int m, n, k, dtype, layout, bias, invariant, rows, cols;
+    int m, n, k, dtype, layout, bias, invariant, rows, cols, sms;
 } product;
 
 static const product alone[] = {
-    { 150, 764, 200, BF16, NK, 1, 0, 152, 64 },   { 208, 760, 72, F16, KN, 0, 0, 208, 64 },
-    { 136, 1536, 136, BF16, NK, 0, 0, 136, 128 }, { 290, 767, 136, BF16, NK, 1, 0, 152, 128 },
-    { 222, 1400, 72, F16, NK, 1, 0, 224, 128 },   { 150, 3064, 136, BF16, NK, 1, 0, 152, 128 },
-    { 160, 2104, 200, BF16, KN, 1, 0, 160, 192 }, { 152, 2112, 136, F16, NK, 1, 0, 152, 192 },
-    { 144, 250, 2504, BF16, NK, 1, 0, 144, 64 }, /* by two blocks */
-    { 180, 1400, 136, BF16, NK, 1, 1, 192, 128 }, { 190, 1048, 72, F16, NK, 1, 1, 192, 96 },
-    { 384, 800, 136, BF16, KN, 0, 1, 192, 160 },
+    { 150, 764, 200, BF16, NK, 1, 0, 152, 64, 0 },
+    { 208, 760, 72, F16, KN, 0, 0, 208, 64, 0 },
+    { 136, 1536, 136, BF16, NK, 0, 0, 136, 128, 0 },
+    { 290, 767, 136, BF16, NK, 1, 0, 152, 128, 0 },
+    { 222, 1400, 72, F16, NK, 1, 0, 224, 128, 0 },
+    { 150, 3064, 136, BF16, NK, 1, 0, 152, 128, 0 },
+    { 160, 2104, 200, BF16, KN, 1, 0, 160, 192, 0 },
+    { 152, 2112, 136, F16, NK, 1, 0, 152, 192, 0 },
+    { 144, 250, 2504, BF16, NK, 1, 0, 144, 64, 0 }, /* by two blocks */
+    { 180, 1400, 136, BF16, NK, 1, 1, 192, 128, 0 },
+    { 190, 1048, 72, F16, NK, 1, 1, 192, 96, 0 },
+    { 384, 800, 136, BF16, KN, 0, 1, 192, 160, 0 },
+    { 136, 2048, 72, BF16, NK, 1, 0, 136, 128, 1 }, /* as many tiles as a block lists */
 };
 
 /* Of two ranks. */
 static const product gathered[] = {
-    { 150, 768, 200, BF16, NK, 1, 0, 152, 64 },
-    { 152, 2112, 200, F16, NK, 0, 0, 152, 192 },
-    { 180, 1400, 136, BF16, NK, 1, 1, 192, 128 },
+    { 150, 768, 200, BF16, NK, 1, 0, 152, 64, 0 },
+    { 152, 2112, 200, F16, NK, 0, 0, 152, 192, 0 },
+    { 180, 1400, 136, BF16, NK, 1, 1, 192, 128, 0 },
 };
 
 /* Likewise: made alone, and added up behind. */
 static const product summed[] = {
-    { 129, 512, 256, BF16, NK, 1, 0, 136, 64 },
-    { 129, 896, 256, F16, KN, 0, 0, 136, 128 },
+    { 129, 512, 256, BF16, NK, 1, 0, 136, 64, 0 },
+    { 129, 896, 256, F16, KN, 0, 0, 136, 128, 0 },
 };
 
 /* The same in chunks of CHUNK rows of a rank: by one block, and by two below each other. */
 enum { CHUNK = 192 };
 
 static const product by_chunks[] = {
-    { 370, 800, 200, BF16, NK, 1, 0, 192, 160 },
-    { 760, 1600, 136, F16, NK, 1, 0, 384, 160 },
-    { 360, 640, 136, BF16, KN, 1, 0, 192, 128 },
+    { 370, 800, 200, BF16, NK, 1, 0, 192, 160, 0 },
+    { 760, 1600, 136, F16, NK, 1, 0, 384, 160, 0 },
+    { 360, 640, 136, BF16, KN, 1, 0, 192, 128, 0 },
 };
 
 static int check_run(imbrex_group *group, imbrex_plan *plan, const op_case *c, int64_t m)
@@ -85,6 +91,7 @@ static int check_product(imbrex_group *group, const product *p, const char *op,
                         .layout = (imbrex_layout)p->layout,
                         .algorithm = algorithm,
                         .chunk_rows = chunk_rows,
+                        .sms = p->sms,
                         .bias = p->bias,
                         .batch_invariant = p->invariant };
     imbrex_plan *plan;

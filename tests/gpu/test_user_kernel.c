@@ -391,7 +391,7 @@ static void compiles_for_gpus(void **state)
 {
     (void)state;
     if (SANITIZED || !callers_open_compiler()) {
-        print_message("there is no NVRTC\n");
+        print_message("there is no NVRTC: %s\n", imbrex_error());
         skip();
     }
     static const char *const devices[] = { "compile:80", "compile:90" };

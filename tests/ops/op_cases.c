@@ -377,7 +377,7 @@ static const op_case long_ones[] = {
     { .op = "gemm_rs", .m = 1300, .n = 4112, .k = 8192, .bias = 1, .whole = 1 },
     { .op = "gemm_rs", .m = 390, .n = 3001, .k = 264, .dtype = IMBREX_F16, .whole = 1 },
     { .op = "gemm_rs", .m = 260, .n = 6144, .k = 2056, .whole = 1 },
-    /* Made alone, in turned tiles, and added up behind. */
+    /* Of two ranks made alone, in turned tiles, and added up behind. */
     { .op = "gemm_rs", .m = 296, .n = 8192, .k = 7176, .bias = 1, .whole = 1 },
     { .op = "gemm_rs", .m = 530, .n = 5121, .k = 264, .bias = 1, .whole = 1 },
     /* Products that hold every multiprocessor while something else has to run beside them: few rows

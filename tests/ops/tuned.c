@@ -40,6 +40,7 @@ imx_config tuned_on(int64_t m, int64_t n, int64_t k, int scatters, int ranks, in
 static imx_choice choice_of(const imx_op *op, imx_tune_input input)
 {
     input.whole_lines = input.arch != 0;
+    imx_choose_offers(op, NULL, &input);
     const imx_config config = imx_tune_config(&input);
     return imx_choose(op, &input, &config);
 }

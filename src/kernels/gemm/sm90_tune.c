@@ -39,7 +39,7 @@ enum {
     LONG_K_PERCENT = 1024,
     /* Bytes of a that arrive, by 350 GB/s, while a block makes a column of a tile, of k = 1000. */
     ARRIVE_BYTES = 14600,
-    ARRIVE_ROWS = 1024,  /* up to so many come slice by slice of k, or had tiles chosen by what was
+    ARRIVE_ROWS = 1024,  /* up to so many came slice by slice of k, or had tiles chosen by what was
                           * measured: tune/tune.c's SPANNING_ROWS_CUDA */
     ARRIVE_CHUNK = 2048, /* more of a rank in chunks: its CHUNK_ROWS_CUDA */
     ARRIVE_COLS = 96,    /* of narrower tiles what arrives stands in the way, */
