@@ -326,7 +326,8 @@ typedef struct imbrex_norm {
 /* Algorithms: "sequential", "copy", "store", "ll", "ll2", "pull", "ring", "hierarchical"; gemm_rs
  * for "store" "scatter_push", "reduce_push", "reduce_pull"; gemm_ar "reduce_push", "reduce_push2".
  * docs/algorithms.md: what each moves and needs, and which operators have it.  All cut the product
- * into the same tiles and give the same bits, but for few rows by plans with variants (m_least). */
+ * into the same tiles and give the same bits, but for few rows by plans with variants (m_least),
+ * and for some rows on Hopper (docs/numerics.md, 3). */
 typedef struct imbrex_gemm_desc {
     int64_t m, n, k; /* the product of one rank: [m, k] * b; m: the most that a run may ask for */
     imbrex_dtype dtype;    /* of a and b; sums are kept in float32.  E4M3, E5M2: k is a multiple of

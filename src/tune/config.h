@@ -46,7 +46,7 @@ typedef struct imx_tune_input {
     bool whole_lines;       /* lines arrive as they were stored (ll/args.h) */
     bool slow_wire;         /* ranks are far apart for what they compute */
     bool apart;         /* asked for by a name: what passes on chunks, each of one rank's rows */
-    bool slices;        /* an algorithm that may be taken has slices of k come beneath the product */
+    bool slices;        /* an algorithm that may be taken has slices come beneath the product, */
     bool behind;        /* or adds up behind a product made alone */
     int experts;        /* of a rank that multiplies each of them by rows of its own; else 0 */
     double expert_rows; /* of all of them, where ids are spread evenly */
