@@ -238,9 +238,12 @@ static int64_t elements_of_waves(const imx_tiling *t, int64_t tiles, int blocks)
     return waves * t->tile_rows * t->tile_cols / t->sm90.cluster;
 }
 
-/* How long that takes, in microseconds. */
-static double made_in(const imx_tune_input *in, const imx_tiling *t, int64_t tiles, int blocks)
+/* How long a product that is cut so takes, in microseconds; rows: of a rank, the most. */
+static double made_in(const imx_tune_input *in, const imx_tiling *t, cuts how, int64_t rows,
+                      int blocks)
 {
+    int64_t m = in->shape.m, n = in->shape.n;
+    int64_t tiles = how == APART ? tiles_in(t, rows, n) * in->ranks : tiles_in(t, m, n);
     double elements = (double)elements_of_waves(t, tiles, blocks);
     return imx_cost_made(in, elements * t->sm90.column_cost / 1000);
 }
@@ -283,12 +286,11 @@ static bool is_better_apart(const imx_tune_input *in, int64_t rows, int blocks)
         !are_late_ones_short(in, &apart, own, blocks) &&
         (!in->scatters || sums_tiles(in, &together, blocks)))
         return false;
-    int64_t all = tiles_in(&together, m, n);
     if (!in->scatters)
-        return made_in(in, &apart, own * in->ranks, blocks) <=
-               imx_cost_sliced(in, made_in(in, &together, all, blocks));
+        return made_in(in, &apart, APART, rows, blocks) <=
+               imx_cost_sliced(in, made_in(in, &together, TOGETHER, rows, blocks));
     return elements_of_waves(&apart, own * in->ranks, blocks) <=
-           elements_of_waves(&together, all, blocks);
+           elements_of_waves(&together, tiles_in(&together, m, n), blocks);
 }
 
 /* If the ranks' rows are gone through one after the other. */
@@ -302,14 +304,13 @@ static bool reads_b_again(const imx_tune_input *in)
  * to wait for the next tile's products, which are short where k is. */
 static bool is_better_summed(const imx_tune_input *in, int64_t rows, int blocks)
 {
-    int64_t m = in->shape.m, n = in->shape.n;
-    if (!in->scatters || !is_spanning(in, m, SUMMED_ROWS_CUDA))
+    if (!in->scatters || !is_spanning(in, in->shape.m, SUMMED_ROWS_CUDA))
         return false;
     imx_tiling apart = tiling_of(in, blocks, APART), together = tiling_of(in, blocks, TOGETHER);
     if (!sums_tiles(in, &together, blocks) || !together.sm90.pingpong)
         return false;
-    double stored = made_in(in, &apart, tiles_in(&apart, rows, n) * in->ranks, blocks);
-    double summed = made_in(in, &together, tiles_in(&together, m, n), blocks);
+    double stored = made_in(in, &apart, APART, rows, blocks);
+    double summed = made_in(in, &together, TOGETHER, rows, blocks);
     return imx_cost_summed(in, summed) < imx_cost_stored(in, stored);
 }
 
@@ -335,8 +336,8 @@ static bool is_better_over_chunks(const imx_tune_input *in, int64_t rows, int bl
     imx_tiling apart = tiling_of(in, blocks, APART), spans = tiling_of(in, blocks, OVER_CHUNKS);
     if (spans.form != IMX_GEMM_SM90 || rows < 2 * spans.tile_rows)
         return false;
-    double cut = made_in(in, &apart, tiles_in(&apart, rows, in->shape.n) * in->ranks, blocks);
-    double whole = made_in(in, &spans, tiles_in(&spans, in->shape.m, in->shape.n), blocks);
+    double cut = made_in(in, &apart, APART, rows, blocks);
+    double whole = made_in(in, &spans, OVER_CHUNKS, rows, blocks);
     double sending = imx_cost_problem(in, NULL).sent / in->rates->store;
     return is_worth_spanning(cut, whole) && 100 * sending < SPANNING_SENT_PERCENT * whole;
 }
@@ -351,11 +352,9 @@ static bool is_better_sliced(const imx_tune_input *in, int64_t rows, int blocks)
     imx_tiling together = tiling_of(in, blocks, TOGETHER), cut = tiling_of(in, blocks, how);
     if (together.form != IMX_GEMM_SM90)
         return false;
-    int64_t m = in->shape.m, n = in->shape.n;
-    int64_t tiles = how == APART ? tiles_in(&cut, rows, n) * in->ranks : tiles_in(&cut, m, n);
-    double sliced = made_in(in, &together, tiles_in(&together, m, n), blocks) +
+    double sliced = made_in(in, &together, TOGETHER, rows, blocks) +
                     imx_cost_problem(in, NULL).sent / in->rates->slices;
-    return is_worth_spanning(made_in(in, &cut, tiles, blocks), sliced);
+    return is_worth_spanning(made_in(in, &cut, how, rows, blocks), sliced);
 }
 
 static bool is_spanning_cuda(const imx_tune_input *in, int64_t rows, int blocks)
@@ -382,14 +381,11 @@ static bool is_better_alone(const imx_tune_input *in, cuts how, int64_t rows, in
     imx_tiling alone = tiling_of(in, blocks, ALONE), beneath = tiling_of(in, blocks, how);
     if (alone.form != IMX_GEMM_SM90 || !alone.sm90.turned || alone.sm90.split != beneath.sm90.split)
         return false;
-    int64_t m = in->shape.m, n = in->shape.n;
-    int64_t tiles =
-        how == APART ? tiles_in(&beneath, rows, n) * in->ranks : tiles_in(&beneath, m, n);
-    double made = made_in(in, &beneath, tiles, blocks);
+    double made = made_in(in, &beneath, how, rows, blocks);
     made = how == APART                       ? imx_cost_stored(in, made)
            : sums_tiles(in, &beneath, blocks) ? imx_cost_summed(in, made)
                                               : imx_cost_read(in, made);
-    double behind = imx_cost_behind(in, made_in(in, &alone, tiles_in(&alone, m, n), blocks));
+    double behind = imx_cost_behind(in, made_in(in, &alone, ALONE, rows, blocks));
     return 100 * behind < (100 - ALONE_PERCENT) * made;
 }
 
