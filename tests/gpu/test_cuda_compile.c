@@ -258,8 +258,8 @@ static void attend(void **state)
                                      .queries = 1 };
             if (dtype == IMBREX_BF16)
                 try(&imx_kernel_attend, &args);
-            if (dtype == IMBREX_BF16 && (i == 0 || i == 2)) {
-                imx_attend_args many = args; /* as many blocks of an SM as can be */
+            if (dtype == IMBREX_BF16 && (i == 0 || i == 2 || i == 6)) {
+                imx_attend_args many = args; /* as many blocks of an SM as can be; runs of splits */
                 many.sequences = 4096, many.splits = 4;
                 try(&imx_kernel_attend, &many);
                 many.cache = IMBREX_E4M3;

@@ -1,5 +1,6 @@
 /* test_gpu_flash_decode.c - flash_decode on real GPUs, against float64; what is out of range;
- * and what others see. */
+ * what others see; and other sequences. */
+#include "batch_cases.h"
 #include "decode_cases.h"
 #include "gpu.h"
 #include "seen_cases.h"
@@ -47,5 +48,7 @@ int main(int argc, char **argv)
     for (int heads = 8; heads <= 16; heads += 8)
         if (gpu_wanted("seen by others, %d heads", heads))
             check((decode_test){ seen_cases, 1, heads });
+    if (gpu_wanted("alone and among others"))
+        check((decode_test){ batch_cases, 1, 0 });
     return gpu_end();
 }

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "batch_cases.h"
 #include "decode_cases.h"
 #include "fake_ranks.h"
 #include "kernels/attend/args.h"
@@ -93,6 +94,13 @@ static void others_see_less(void **state)
     assert_int_equal(ranks_run(&desc, seen_cases, &heads), 0);
 }
 
+static void has_its_bits_among_others(void **state)
+{
+    (void)state;
+    ranks_desc desc = { .size = 1 };
+    assert_int_equal(ranks_run(&desc, batch_cases, NULL), 0);
+}
+
 /* Lengths and pages of runs that are timed are as large as they can be, and in range: else the
  * group would fail.  With other pages it is another case. */
 static int tunes(imbrex_group *group, void *ctx)
@@ -161,6 +169,7 @@ int main(void)
         cmocka_unit_test(names_what_is_out_of_range),
         cmocka_unit_test(what_is_no_number_shows),
         cmocka_unit_test(others_see_less),
+        cmocka_unit_test(has_its_bits_among_others),
         cmocka_unit_test(is_tuned),
         cmocka_unit_test(splits_have_room),
     };

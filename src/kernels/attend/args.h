@@ -20,13 +20,15 @@
  * largest float32, so that it does not pass for one without.
  *
  * Sums: a sequence's tokens are cut into splits of imx_attend_split(its length); within a split
- * they are added in an order that the split alone decides, then to those before it, in float32; o
- * is rounded once.  So bits of a row depend on its own tokens alone.
+ * they are added in an order that the split alone decides, then to those before it, or, of MLA on
+ * Hopper, by pairs of splits, pairs of these and so on, in float32; o is rounded once.  So bits of
+ * a row depend on its own tokens alone.
  *
  * On GPUs what splits come to lies in parts; the block that ends a sequence's last one for a head
  * of the cache, as counts say, adds them up, and one that has all of them needs no parts; of MLA on
- * Hopper all blocks add up when all splits have ended.  Tensor cores round weights to dtype,
- * and multiply what any query of a sequence sees: a v that is no number makes all of them NaN.
+ * Hopper blocks leave parts of splits, or of runs of them, and all add up when all have ended.
+ * Tensor cores round weights to dtype, and multiply what any query of a sequence sees: a v that is
+ * no number makes all of them NaN.
  *
  * A length beyond context, or beyond what page_stride has room for, is clamped, and a page that
  * is not there becomes page 0; the group fails by IMBREXD_FAULT_LENGTH or IMBREXD_FAULT_PAGE.

@@ -146,12 +146,15 @@ static void config_sm90(const imx_attend_args *args, const imx_cuda_target *targ
 
 enum { MLA_SLOT_BLOCKS = 3 }; /* of 128 bytes of 64 tokens' rows: three slots are a tile */
 
-/* sm90_mla.cuh: as many slots as there is room for. */
+/* sm90_mla.cuh: as many slots as there is room for.  Blocks take runs of splits where sequences are
+ * many: 32 and more are faster by that, and 8 are not.  More rows leave no registers for it. */
 static void config_sm90_mla(const imx_attend_args *args, const imx_cuda_target *target, int sms,
                             imx_cuda_config *config)
 {
-    enum { EIGHT = 8, SLOTS_MOST = 9, SLOT = MLA_SLOT_BLOCKS * 64 * 128, ROOM = 8 << 10 };
+    enum { EIGHT = 8, FOUR = 4, SLOTS_MOST = 9, SLOT = MLA_SLOT_BLOCKS * 64 * 128, ROOM = 8 << 10 };
+    enum { MANY = 16 /* sequences */ };
     int rows = args->queries * args->heads <= 16 ? 16 : 32;
+    bool runs = rows == 16 && args->sequences >= MANY;
     size_t others = (size_t)rows * (size_t)args->head_dim * 2 + ROOM;
     size_t slots = (target->shared_bytes_most - others) / SLOT;
     slots = slots < SLOTS_MOST ? slots : SLOTS_MOST;
@@ -160,16 +163,17 @@ static void config_sm90_mla(const imx_attend_args *args, const imx_cuda_target *
         .entry = "imx_attend",
         .blocks = sms < IMX_ATTEND_BLOCKS ? sms : IMX_ATTEND_BLOCKS,
         .cluster = 1,
-        .threads = (EIGHT + 1) * 32,
+        .threads = (EIGHT + (runs ? FOUR : 1)) * 32,
         .early = true,
         .shared_bytes = slots * SLOT + others,
         .kept = { [BESIDE] = 1, [BOX_ROWS] = box_rows(args), [MLA_ROWS] = rows },
     };
     snprintf(config->options, sizeof config->options,
              "-DIMX_DTYPE=%d -DIMX_CACHE=%d -DIMX_DIM=%d -DIMX_VALUES=%d -DIMX_THREADS=%d "
-             "-DIMX_SLOTS=%zu -DIMX_BESIDE=1 -DIMX_ROWS=%d -DIMX_BOX=%d -DIMX_SHARED_BYTES=%zu",
+             "-DIMX_SLOTS=%zu -DIMX_BESIDE=1 -DIMX_ROWS=%d -DIMX_BOX=%d -DIMX_RUNS=%d "
+             "-DIMX_SHARED_BYTES=%zu",
              args->dtype, args->cache, args->head_dim, args->value_dim, EIGHT * 32, slots, rows,
-             box_rows(args), config->shared_bytes);
+             box_rows(args), runs, config->shared_bytes);
 }
 
 /* A page, or a sequence, is a plane: | tokens | with a column for each head, or head by head. */

@@ -3,6 +3,7 @@
  *     IMX_THREADS of a block that weigh, four warps, of MLA eight; one more loads, and one counts
  *                 splits, but of MLA
  *     IMX_SLOTS   of the ring         IMX_BOX      tokens in a row of one page: 16 or 64
+ *     IMX_RUNS    of MLA: blocks may take runs of splits
  *     IMX_SHARED_BYTES
  *
  * A block takes a split of a sequence, for one head of the cache and a piece of its rows of q, then

@@ -1,6 +1,7 @@
 /* sm90_deal.cuh - which items a block of the attend kernel on Hopper has: splits, or whole
- * sequences while there are enough of them to keep all blocks busy.  A block that has all splits of
- * a sequence adds them up without parts and counts.  One warp deals. */
+ * sequences while there are enough of them to keep all blocks busy, or runs of MLA's splits.  A
+ * block that has all splits of a sequence adds them up without parts and counts.  One warp
+ * deals. */
 #ifndef IMX_ATTEND_SM90_DEAL_CUH
 #define IMX_ATTEND_SM90_DEAL_CUH
 
@@ -13,6 +14,21 @@ enum { FOURS = IMX_DIM / 4, OWN = IMX_ROWS * FOURS / IMX_THREADS, KEEPS = OWN <=
 /* Of each form: w without those of its tokens that no row sees. */
 ATTEND_FN work narrowed(const imx_attend_args &x, const work &w);
 
+/* Of MLA by runs: a run is 2 ^ level splits from a multiple of that on, or fewer at a sequence's
+ * end. */
+enum {
+#if IMX_DIM != IMX_VALUES && IMX_RUNS
+    LEVELS = 3 /* at most */
+#else
+    LEVELS = 0
+#endif
+};
+
+ATTEND_FN int runs_of(int splits, int level)
+{
+    return (splits + (1 << level) - 1) >> level;
+}
+
 /* The warp that loads: where it is among a block's splits. */
 struct dealer {
     int first, end; /* of the chunk: its first sequence; items */
@@ -20,6 +36,8 @@ struct dealer {
     int dealt;      /* how many */
     bool claims;
     int claimed; /* of lane 0, once the others are claimed */
+    int level;   /* of runs, the first chunk's: all blocks choose alike */
+    int most;    /* runs of a sequence, of chunks so far */
 };
 
 /* A warp: tokens of all sequences of the chunk. */
@@ -114,10 +132,85 @@ ATTEND_FN int count_chunk(const imx_attend_args &x, const imbrexd_watch &watch, 
     return before;
 }
 
-/* A warp: as work_of. */
-ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, int item)
+template <class number> ATTEND_FN number sum_of_all(number of)
 {
-    int beside = beside_of(x), split = (int)((unsigned)item / (unsigned)beside);
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2)
+        of += __shfl_xor_sync(ALL, of, step);
+    return of;
+}
+
+/* A warp: which runs are done with first, if a round of them takes as long as its tokens, and its
+ * sums, which are written and read, take as long as so many bytes of tokens.  runs: of each level;
+ * both of this lane's sequences.  Tokens between what queries see are not to be read. */
+ATTEND_FN int best_level(const imx_attend_args &x, const int (&runs)[LEVELS + 1], float tokens)
+{
+    const float part = 2.0f * IMX_ROWS * IMX_VALUES * sizeof(float) / (IMX_DIM * 2);
+    unsigned blocks = gridDim.x;
+    float each = 0, least = 0;
+    int level = 0;
+    if (x.queries > 1 && x.hidden)
+        return 0;
+    tokens = sum_of_all(tokens);
+#pragma unroll
+    for (int i = 0; i <= LEVELS; i++) {
+        unsigned all = (unsigned)sum_of_all(runs[i]);
+        each = i ? 2 * each : __fdividef(tokens, (float)all);
+        float takes = (float)((all + blocks - 1) / blocks) * (each + part);
+        level = !i || takes < least ? i : level;
+        least = !i || takes < least ? takes : least;
+    }
+    return level;
+}
+
+/* A warp: as count_chunk, of runs. */
+ATTEND_FN int count_runs(const imx_attend_args &x, const imbrexd_watch &watch, int first, int *upto,
+                         dealer *d)
+{
+    int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), before = 0;
+    int said = lane < count ? x.lengths[first + lane] : 0, runs[LEVELS + 1] = {}, most = 0;
+    float tokens = 0;
+    __syncwarp(); /* all have read those of the chunk before */
+#pragma unroll 1
+    for (int i = lane; i < count; i += LANES) {
+        int length = checked_length(x, watch, first + i, said);
+        int own = imx_attend_splits(length, x.kv_heads);
+        said = i + LANES < count ? x.lengths[first + i + LANES] : 0;
+        upto[i] = own;
+        most = own > most ? own : most;
+        tokens += (float)length;
+#pragma unroll
+        for (int level = 0; level <= LEVELS; level++)
+            runs[level] += runs_of(own, level);
+    }
+    __syncwarp();
+    if (first == 0)
+        d->level = best_level(x, runs, tokens);
+    most = runs_of((int)__reduce_max_sync(ALL, (unsigned)most), d->level);
+    d->most = most > d->most ? most : d->most;
+#pragma unroll 1
+    for (int i = lane; i - lane < count; i += LANES)
+        put_upto(i < count ? runs_of(upto[i], d->level) : 0, i, count, upto, &before);
+    __syncwarp();
+    return before;
+}
+
+/* Run `number` of sequence first + i, which is of one head of the cache and one piece. */
+ATTEND_FN work run_of(const imx_attend_args &x, int first, int i, int number, int level)
+{
+    work w = { first + i };
+    w.length = length_of(x, x.lengths[w.sequence]);
+    w.each = imx_attend_split(w.length, x.kv_heads);
+    w.split = number << level;
+    w.first = w.split * w.each;
+    w.end = w.first + (w.each << level) < w.length ? w.first + (w.each << level) : w.length;
+    return w;
+}
+
+/* A warp: as work_of. */
+ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, int item, int level)
+{
+    int beside = LEVELS ? 1 : beside_of(x), split = (int)((unsigned)item / (unsigned)beside);
     int lane = (int)threadIdx.x % LANES, count = chunk_of(x, first), from = 0;
     uint32_t beyond = 0;
 #pragma unroll 1
@@ -127,6 +220,8 @@ ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, i
             break;
     }
     int i = from + __ffs((int)beyond) - 1;
+    if (LEVELS)
+        return run_of(x, first, i, split - (i ? upto[i - 1] : 0), level);
     work w = work_in(x, first, upto, i, split, item - split * beside);
     if (KEEPS && upto[i] - (i ? upto[i - 1] : 0) == 1) { /* maybe of one split */
         w.is_whole = true;
@@ -138,7 +233,9 @@ ATTEND_FN work find_work(const imx_attend_args &x, int first, const int *upto, i
 ATTEND_FN void open_chunk(const imx_attend_args &x, const imbrexd_watch &watch, int *upto,
                           dealer *d)
 {
-    d->end = count_chunk(x, watch, d->first, upto) * beside_of(x);
+    int items =
+        LEVELS ? count_runs(x, watch, d->first, upto, d) : count_chunk(x, watch, d->first, upto);
+    d->end = LEVELS ? items : items * beside_of(x);
     d->claims = are_claimed(x, d->end);
     d->dealt = 0;
 }
@@ -146,7 +243,7 @@ ATTEND_FN void open_chunk(const imx_attend_args &x, const imbrexd_watch &watch, 
 /* Ahead of the first chunk. */
 ATTEND_FN dealer new_dealer(void)
 {
-    return dealer{ -CHUNK, 0, (int)blockIdx.x, 0, false, 0 };
+    return dealer{ -CHUNK, 0, (int)blockIdx.x };
 }
 
 /* The block's next item; whether there is one. */
@@ -160,7 +257,7 @@ ATTEND_FN bool deal(const imx_attend_args &x, const imbrexd_watch &watch, int *u
         if (d->claims && d->dealt >= DEALT)
             item = DEALT * blocks + __shfl_sync(ALL, d->claimed, 0);
         if (item < d->end) {
-            *to = narrowed(x, find_work(x, d->first, upto, item));
+            *to = narrowed(x, find_work(x, d->first, upto, item, d->level));
             d->next += blocks;
             d->dealt++;
             if (d->claims && d->dealt >= DEALT && lane == 0)

@@ -1,5 +1,5 @@
-/* sm90_mla.cuh - splits of MLA on Hopper: a warp brings tokens by the copy engine, two warpgroups
- * multiply.
+/* sm90_mla.cuh - splits of MLA on Hopper, or runs of them: a warp brings tokens by the copy engine,
+ * two warpgroups multiply.
  *
  * Tokens, and numbers of v, are the 64 rows of a product, rows of q its IMX_ROWS columns, so that
  * few rows cost little:
@@ -12,14 +12,7 @@
 #define IMX_ATTEND_SM90_MLA_CUH
 
 #include "../sm90_wgmma.cuh"
-#include "sm90_mla_end.cuh"
-#include "sm90_mla_load.cuh"
-
-enum {
-    EIGHTS = IMX_ROWS / 8,
-    SCORES = IMX_ROWS / 2,    /* of a thread */
-    OWN_BLOCKS = V_BLOCKS / 2 /* of v, of a warpgroup */
-};
+#include "sm90_mla_tree.cuh"
 
 /* ---- products -------------------------------------------------------------------------------- */
 
@@ -55,17 +48,6 @@ ATTEND_FN void hold(float (&d)[SCORES])
 #pragma unroll
     for (int i = 0; i < SCORES; i++)
         asm volatile("" : "+f"(d[i]) : : "memory");
-}
-
-/* A warpgroup's. */
-struct group_sums {
-    float of[OWN_BLOCKS][SCORES]; /* numbers of v, rows */
-    float sum[EIGHTS][2];         /* of weights: of a thread's tokens of the tiles it weighs */
-};
-
-ATTEND_FN int group_here(void)
-{
-    return (int)threadIdx.x / GROUP_THREADS;
 }
 
 ATTEND_FN void group_barrier(int group)
@@ -266,52 +248,7 @@ ATTEND_FN void weigh(mla_room *room, uint32_t shared, const place &tile, int i, 
     mbar_arrive(at_shared(&room->weighed[i % 2]));
 }
 
-/* ---- a split --------------------------------------------------------------------------------- */
-
-/* last: the number of the split's last tile, of `tiles`. */
-ATTEND_FN void put_part(const imx_attend_args &x, const work &w, mla_room *room, int last,
-                        int tiles, group_sums *s)
-{
-    int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES % GROUP_WARPS;
-    int group = group_here(), rows = rows_of(x, w);
-    bool is_last = (tiles - 1) % 2 == group; /* who has weighed it */
-    /* Whether an odd number of tiles that no row sees is ahead: the order of sums is the split's,
-     * whatever other rows see. */
-    int odd = (w.first - w.split * w.each) / TILE & 1;
-#pragma unroll
-    for (int n = 0; n < EIGHTS; n++) {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            int row = n * 8 + lane % 4 * 2 + j;
-            float sum = s->sum[n][j];
-#pragma unroll
-            for (int step = 4; step < LANES; step *= 2)
-                sum += __shfl_xor_sync(ALL, sum, step);
-            if (!is_last && tiles > 1)
-                sum *= weight(room->most[(last + 3) % 4][row], room->most[last % 4][row]);
-            if (lane < 4)
-                room->own[group][warp][row] = sum;
-            if (row < rows) {
-                float *part = part_of(x, state_of(x, w, row), w.split) + group * OWN_BLOCKS * 64 +
-                              warp * 16 + lane / 4;
-#pragma unroll
-                for (int m = 0; m < OWN_BLOCKS; m++) {
-                    part[m * 64] = s->of[m][4 * n + j];
-                    part[m * 64 + 8] = s->of[m][4 * n + 2 + j];
-                }
-            }
-        }
-    }
-    both_barrier();
-    for (int row = (int)threadIdx.x; row < rows; row += WARPS * LANES) {
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < WARPS; j++)
-            sum += room->own[j / GROUP_WARPS ^ odd][j % GROUP_WARPS][row];
-        *(float2 *)weight_of(x, state_of(x, w, row), w.split) =
-            make_float2(room->most[last % 4][row], sum);
-    }
-}
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 /* The tokens that rows see. */
 ATTEND_FN void look_all(const imx_attend_args &x, const work &w, mla_room *room)
@@ -320,47 +257,68 @@ ATTEND_FN void look_all(const imx_attend_args &x, const work &w, mla_room *room)
         look(x, w, row, &room->from[row], &room->to[row]);
 }
 
-/* Both: a split whose first tile is number i, at p. */
-ATTEND_FN void attend_split(const imx_attend_args &x, const work &w, mla_room *room, int i, place p)
+/* Who weighs the tile from a token on. */
+ATTEND_FN int turn_of(int first)
+{
+    return first / TILE & 1;
+}
+
+/* Both: a run whose first tile is number i, at p; ends: how many splits of the block have ended. */
+ATTEND_FN void attend_run(const imx_attend_args &x, const work &w, mla_room *room, int i, place p,
+                          int *ends)
 {
     uint32_t shared = at_shared(imx_attend_shared);
     const bool all_see = !x.hidden && !x.visible, is_lane_0 = threadIdx.x % LANES == 0;
-    int group = group_here(), tiles = tiles_of(w);
+    int group = group_here(), tiles = tiles_of(w), first = w.first;
+    int split = (int)((unsigned)first / (unsigned)w.each), begin = 0; /* begin: its first tile */
     group_sums s = {};
-    if (group >= tiles && is_lane_0) /* no tile of its own: q is not wanted */
+    kept_sums kept;
+    kept.levels = 0;
+    if (tiles == 1 && turn_of(first) != group && is_lane_0) /* q is not wanted */
         mbar_arrive(at_shared(&room->q_empty));
 #pragma unroll 1
     for (int at = 0; at < tiles; at++) {
-        int first = w.first + at * TILE;
-        if (at % 2 == group) {
+        if (turn_of(first) == group) {
             float score[SCORES];
             multiply_k(room, shared, p, score);
             if (at + 2 >= tiles && is_lane_0)
                 mbar_arrive(at_shared(&room->q_empty));
             see(x, room, first, all_see && first + TILE <= w.end, score);
-            weigh(room, shared, p, i + at, at, w.end - first, score, &s);
+            weigh(room, shared, p, i + at, at - begin, w.end - first, score, &s);
         }
         multiply_v(room, shared, p, i + at, &s);
         p = after(p, TILE_SLOTS);
+        bool is_done = at + 1 == tiles;
+        if (LEVELS && (is_done || first + TILE == (split + 1) * w.each)) {
+            float(*sums)[IMX_ROWS] = room->sums[*ends & 1];
+            leave_sums(room, sums, i + at, at - begin, turn_of(first), s);
+            end_split(x, w, room, sums, room->most[(i + at) % 4], split, is_done, &s, &kept);
+            ++*ends;
+            split++;
+            begin = at + 1;
+            s = group_sums{};
+        }
+        first += TILE;
     }
-    put_part(x, w, room, i + tiles - 1, tiles, &s);
+    if (!LEVELS)
+        end_only(x, w, room, i + tiles - 1, tiles - 1, turn_of(first - TILE), s);
 }
 
-/* Both: the block's splits. */
+/* Both: the block's runs. */
 ATTEND_FN void attend_all(const imx_attend_args &x, mla_room *room)
 {
     place p = { 0, 0 };
-    uint32_t began, took = 0; /* the latest split */
-    int tile = 0;
+    uint32_t began, took = 0; /* the latest run */
+    int tile = 0, ends = 0;
     for (int i = 0;; i++) {
         mbar_wait(at_shared(&room->q_full), (uint32_t)(i & 1));
-        const work w = room->splits[i % 2];
+        const work w = room->runs[i % 2];
         if (w.sequence < 0)
             break;
         began = clock_now();
         look_all(x, w, room);
         both_barrier();
-        attend_split(x, w, room, tile, p);
+        attend_run(x, w, room, tile, p, &ends);
         tile += tiles_of(w);
         p = after_tiles(p, tiles_of(w));
         took = clock_now() - began;
@@ -370,7 +328,12 @@ ATTEND_FN void attend_all(const imx_attend_args &x, mla_room *room)
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-extern "C" __global__ void __launch_bounds__(IMX_THREADS + LANES, 1)
+/* Where threads keep left nodes there are three warpgroups, as registers are theirs: who loads is
+ * alone in the last one. */
+enum { LOAD_THREADS = LEVELS ? GROUP_THREADS : LANES };
+enum { LOAD_REGISTERS = 104, OTHER_REGISTERS = 200 };
+
+extern "C" __global__ void __launch_bounds__(IMX_THREADS + LOAD_THREADS, 1)
     imx_attend(const __grid_constant__ imx_attend_args args,
                const __grid_constant__ imbrexd_watch watch,
                const __grid_constant__ attend_maps maps)
@@ -393,10 +356,16 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS + LANES, 1)
     __syncthreads();
     imx_grid_wait();
     imx_grid_let_go();
-    if (warp == WARPS)
-        load_all(args, watch, maps, &room);
-    else
+    if (warp >= WARPS) {
+        if (LEVELS)
+            reg_less(LOAD_REGISTERS);
+        if (warp == WARPS)
+            load_all(args, watch, maps, &room);
+    } else {
+        if (LEVELS)
+            reg_more(OTHER_REGISTERS);
         attend_all(args, &room);
+    }
 }
 
 #endif /* IMX_ATTEND_SM90_MLA_CUH */

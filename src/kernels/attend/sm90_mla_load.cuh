@@ -36,11 +36,14 @@ typedef struct attend_maps {
 struct mla_room {
     uint64_t full[IMX_SLOTS], empty[IMX_SLOTS];
     uint64_t q_full, q_empty;
-    uint64_t weighed[2];     /* tile i: of i % 2 */
-    work splits[2];          /* split i: of i % 2; sequence -1: there is no further one */
-    float most[4][IMX_ROWS]; /* the largest score up to tile i: of i % 4 */
-    float by[2][IMX_ROWS];   /* what sums are to be multiplied by before tile i */
-    float own[2][GROUP_WARPS][IMX_ROWS]; /* a warp's largest score, at the end its sum of weights */
+    uint64_t weighed[2];                 /* tile i: of i % 2 */
+    work runs[2];                        /* run i: of i % 2; sequence -1: there is no further one */
+    int level, parts_most;               /* as dealer has them */
+    float most[4][IMX_ROWS];             /* the largest score up to tile i: of i % 4 */
+    float by[2][IMX_ROWS];               /* what sums are to be multiplied by before tile i */
+    float own[2][GROUP_WARPS][IMX_ROWS]; /* a warp's largest score */
+    float sums[2][WARPS][IMX_ROWS];      /* and, as split i of the block ends, of i % 2, its sum */
+    float2 kept[LEVELS + 1][IMX_ROWS];   /* the largest score, and sum, of what threads keep */
     int from[IMX_ROWS], to[IMX_ROWS];    /* tokens that a row sees */
     int end, gone;                       /* add_all */
     int upto[CHUNK];
@@ -168,7 +171,7 @@ ATTEND_FN void load_tile(const imx_attend_args &x, const imbrexd_watch &watch, m
     }
 }
 
-/* A split, or none, and its rows of q; others are zeros, or another sequence's. */
+/* A run, or none, and its rows of q; others are zeros, or another sequence's. */
 ATTEND_FN void load_q(const imx_attend_args &x, mla_room *room, const loads &l, const work &w,
                       int i)
 {
@@ -190,7 +193,7 @@ ATTEND_FN void load_q(const imx_attend_args &x, mla_room *room, const loads &l, 
     }
     __syncwarp();
     if (lane == 0) {
-        room->splits[i % 2] = w;
+        room->runs[i % 2] = w;
         mbar_expect(full, is_one && direct ? Q_BYTES : 0);
         if (is_one && direct)
             tma_load_blocks_once(to, &l.maps->q, (int)state_of(x, w, 0), 0, 0, full);
@@ -198,9 +201,9 @@ ATTEND_FN void load_q(const imx_attend_args &x, mla_room *room, const loads &l, 
     __syncwarp();
 }
 
-/* The warp that loads: all of the block's splits, of each whatever its rows see, and one tile at
- * least.  The first tile comes ahead of q, which has to wait for the split before.  The next split
- * is looked up meanwhile. */
+/* The warp that loads: all of the block's runs, of each whatever its rows see, and one tile at
+ * least.  The first tile comes ahead of q, which has to wait for the run before.  The next run is
+ * looked up meanwhile. */
 ATTEND_FN void load_all(const imx_attend_args &x, const imbrexd_watch &watch,
                         const attend_maps &maps, mla_room *room)
 {
@@ -210,6 +213,7 @@ ATTEND_FN void load_all(const imx_attend_args &x, const imbrexd_watch &watch,
     work w = {}, next = {};
     bool more = deal(x, watch, room->upto, &d, &next);
     int i = 0;
+    room->level = d.level;
     for (; more; i++) {
         w = next;
         int tiles = tiles_of(w);
@@ -225,6 +229,7 @@ ATTEND_FN void load_all(const imx_attend_args &x, const imbrexd_watch &watch,
         }
     }
     w.sequence = -1;
+    room->parts_most = d.most;
     load_q(x, room, l, w, i);
 }
 
