@@ -179,8 +179,9 @@ size_t imbrex_plan_facts(const imbrex_plan *plan, char *text, size_t size)
     imx_text_add(&out, "\"measured\": %s, \"chunk_rows\": %lld, ", truth(facts.measured),
                  (long long)facts.chunk_rows);
     add_tiles(plan, facts.tile_rows, facts.tile_cols, &out);
-    imx_text_add(&out, ", \"spans_ranks\": %s, \"blocks\": %d, \"at_once\": %d, ",
-                 truth(facts.spanning || facts.spans_chunks), facts.blocks, facts.at_once);
+    imx_text_add(&out, ", \"spans_ranks\": %s, \"made_alone\": %s, ",
+                 truth(facts.spanning || facts.spans_chunks), truth(facts.alone));
+    imx_text_add(&out, "\"blocks\": %d, \"at_once\": %d, ", facts.blocks, facts.at_once);
     imx_text_add(&out, "\"memory_bytes\": %zu, \"symmetric_bytes\": %zu, \"local_bytes\": %zu, ",
                  facts.symmetric_bytes + facts.local_bytes, facts.symmetric_bytes,
                  facts.local_bytes);

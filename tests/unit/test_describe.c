@@ -100,7 +100,7 @@ static void a_product_with_variants(void **state)
         json, "{\"op\": \"ag_gemm\", \"dtype\": \"f16\", \"device\": \"cuda\", \"ranks\": 4, "
               "\"rows\": 400, \"algorithm\": \"store\", \"why\": \"desc.algorithm\", "
               "\"measured\": false, \"chunk_rows\": 64, \"tile_rows\": 32, \"tile_cols\": 16, "
-              "\"spans_ranks\": false, \"blocks\": 3, \"at_once\": 0, "
+              "\"spans_ranks\": false, \"made_alone\": false, \"blocks\": 3, \"at_once\": 0, "
               "\"memory_bytes\": 3670016, \"symmetric_bytes\": 3145728, "
               "\"local_bytes\": 524288, \"symmetric_kind\": \"cudaIpc, because \\\"so\\\"\", "
               "\"net\": null, \"sent_inside\": 0, \"sent_between\": 0, \"fewer\": ["
@@ -113,6 +113,11 @@ static void a_product_with_variants(void **state)
     assert_int_equal(facts.fewer_count, 2);
     assert_int_equal(facts.fewer[1].rows, 128);
     assert_false(facts.spanning || facts.measured);
+    plan.variants[0].config.spanning = plan.variants[0].config.alone = true;
+    assert_int_equal(imx_live_add(IMX_LIVE_PLAN, &plan), IMBREX_OK);
+    imbrex_plan_facts(&plan, json, sizeof json);
+    imx_live_remove(IMX_LIVE_PLAN, &plan);
+    assert_non_null(strstr(json, "\"spans_ranks\": true, \"made_alone\": true, "));
 }
 
 /* On a GPU, of an algorithm whose blocks wait for each other. */
