@@ -46,6 +46,11 @@ static const product gathered[] = {
     { 180, 1400, 136, BF16, NK, 1, 1, 192, 128, 0 },
 };
 
+/* Likewise, on 2 multiprocessors, of which one stays free: more tiles than its block lists. */
+static const product again[] = {
+    { 136, 2176, 72, BF16, NK, 1, 0, 136, 128, 2 },
+};
+
 /* Likewise: made alone, and added up behind. */
 static const product summed[] = {
     { 129, 512, 256, BF16, NK, 1, 0, 136, 64, 0 },
@@ -118,6 +123,10 @@ static int products(imbrex_group *group, void *ctx)
     }
     for (size_t i = 0; many && i < sizeof gathered / sizeof *gathered; i++) {
         if (check_product(group, &gathered[i], "ag_gemm", ways[i % 2], 0))
+            return 1;
+    }
+    for (size_t i = 0; many && i < sizeof again / sizeof *again; i++) {
+        if (check_product(group, &again[i], "ag_gemm", "pull", 0))
             return 1;
     }
     for (size_t i = 0; many && i < sizeof summed / sizeof *summed; i++) {
