@@ -189,6 +189,17 @@ static bool read_experts(finding *f, mlp_experts *x, st_error *error)
     return true;
 }
 
+/* Experts are counted by their tensors; the router knows of more. */
+static bool fail_missing(const finding *f, int expert, const char *router, int64_t rows,
+                         st_error *error)
+{
+    return st_fail(error,
+                   "%s: layer %d has no tensor %sexperts.%d.%s.weight, but %.120s has rows for "
+                   "%" PRId64 " experts: is the checkpoint whole?",
+                   st_path_tail(checkpoint_path(f->from)), f->layer, f->prefix, expert,
+                   f->names[GATE], router, rows);
+}
+
 static bool read_router(finding *f, mlp_experts *x, st_error *error)
 {
     const int64_t hidden = x->list[0].hidden;
@@ -196,6 +207,8 @@ static bool read_router(finding *f, mlp_experts *x, st_error *error)
     snprintf(name, sizeof name, "%sgate.weight", f->prefix);
     if (!checkpoint_matrix(f->from, name, &x->router, error))
         return false;
+    if (x->router.rows > x->count && x->router.cols == hidden)
+        return fail_missing(f, x->count, name, x->router.rows, error);
     if (x->router.rows != x->count || x->router.cols != hidden)
         return fail_shape(f, name, &x->router, x->count, hidden,
                           "a row for each expert that is there", error);

@@ -98,11 +98,14 @@ static bool has_both(checkpoint *from, const char *prefix, const char *projectio
 static bool find_weight_scales(checkpoint *from, const char *prefix, const char *projection,
                                const matrix *weight, mlp_fp8 *fp8, matrix *out, st_error *error)
 {
-    char name[NAME_BYTES];
+    char name[NAME_BYTES], other[NAME_BYTES];
     snprintf(name, sizeof name, "%s%s.weight_scale%s", prefix, projection,
-             fp8->scaling == IMBREX_PER_BLOCK ? "_inv" : "");
-    if (!checkpoint_has(from, name) && fp8->scaling == IMBREX_PER_BLOCK)
-        name[strlen(name) - strlen("_inv")] = '\0'; /* as compressed-tensors calls them */
+             fp8->inverse ? "_inv" : "");
+    snprintf(other, sizeof other, "%s%s.weight_scale%s", prefix, projection,
+             fp8->inverse ? "" : "_inv");
+    if (fp8->scaling == IMBREX_PER_BLOCK && !checkpoint_has(from, name) &&
+        checkpoint_has(from, other))
+        memcpy(name, other, sizeof name);
     if (has_both(from, prefix, projection))
         return st_fail(error, "%s: has %.120s as weight_scale and as weight_scale_inv: want one",
                        st_path_tail(checkpoint_holder(from, name)), name);
@@ -200,6 +203,7 @@ static bool read_fp8(const model_config *config, const json_t *from, mlp_fp8 *ou
             if (json_array_size(size) != 2 || json_integer_value(json_array_get(size, i)) != BLOCK)
                 return fail_config(config, "weight_block_size", size, "[128, 128]", error);
         out->scaling = IMBREX_PER_BLOCK;
+        out->inverse = true;
     }
     out->fixed = is_text(from, "activation_scheme", "static");
     if (!out->fixed && !is_text(from, "activation_scheme", "dynamic"))

@@ -14,6 +14,7 @@
 /* How weights of 8 bits are scaled, and what they are multiplied by. */
 typedef struct mlp_fp8 {
     imbrex_scaling scaling; /* UNSCALED: weights are not of 8 bits; PER_ROW, PER_BLOCK */
+    bool inverse;           /* scales of blocks ought to be weight_scale_inv, not weight_scale */
     bool fixed;             /* activations have scales that the checkpoint has; else as they come */
     float x_scale, act_scale; /* those */
     matrix gate, up, down;    /* scales of weights: [rows, 1], or [1, 1]; [rows, cols] of blocks */

@@ -345,7 +345,10 @@ class Experts(unittest.TestCase):
             for name in three:
                 del w[name % 15]
         faults(lambda w, c: w.pop(three[2] % 5), "layer 3 has no tensor " + three[2] % 5, "whole?")
-        faults(drop_last, "gate.weight is [16, 40], but it must be [15, 40]")
+        faults(drop_last, "layer 3 has no tensor " + three[0] % 15 + ", but " + at +
+               "gate.weight has rows for 16 experts: is the checkpoint whole?")
+        faults(lambda w, c: w.update({at + "gate.weight": np.zeros((15, HIDDEN), np.float32)}),
+               "gate.weight is [15, 40], but it must be [16, 40]")
         faults(lambda w, c: (drop_last(w, c), w.update({at + "gate.weight": np.zeros(
             (15, HIDDEN), np.float32)})), "num_experts is 16, but layer 3 has 15 experts")
         faults(lambda w, c: w.update({three[1] % 7: np.zeros((11, HIDDEN), np.float32)}),

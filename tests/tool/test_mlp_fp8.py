@@ -288,7 +288,8 @@ class Fp8(unittest.TestCase):
         self.make("block", BLOCKS)
         kept = dict(self.tensors)
         for name, tensor, words in (
-                ("up_proj.weight_scale_inv", None, "has no tensor " + at + "up_proj.weight_scale"),
+                ("up_proj.weight_scale_inv", None,
+                 "has no tensor " + at + "up_proj.weight_scale_inv; "),
                 ("up_proj.weight_scale_inv", ("F32", np.ones((3, 2), np.float32)),
                  "up_proj.weight_scale_inv is [3, 2], but up_proj is [300, 272]"),
                 ("up_proj.weight_scale_inv", ("F32", np.full((3, 3), np.nan, np.float32)),
@@ -306,6 +307,12 @@ class Fp8(unittest.TestCase):
                 if not tensor:
                     del self.tensors[at + name]
                 self.refuse(words)
+        blocks = compressed("block", strategy="group", group_size=128)
+        group = blocks["quantization_config"]["config_groups"]["group_0"]
+        group["weights"]["block_structure"] = [128, 128]
+        self.make("block", blocks)
+        del self.tensors[at + "up_proj.weight_scale_inv"]
+        self.refuse("has no tensor " + at + "up_proj.weight_scale; ")
         self.tensors = dict(kept)
         self.save()
         os.remove(self.path("config.json"))
