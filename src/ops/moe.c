@@ -16,7 +16,7 @@ const imbrex_field imx_moe_desc[IMX_MOE_FIELDS] = {
     IMX_FIELD(imbrex_moe_desc, experts, IMX_COUNT, "int", IMBREX_FIELD_REQUIRED, "of all ranks"),
     IMX_FIELD(imbrex_moe_desc, top_k, IMX_COUNT, "int", IMBREX_FIELD_REQUIRED,
               "experts of a token"),
-    IMX_FIELD(imbrex_moe_desc, parallel, IMX_FLAG, "experts", 0,
+    IMX_FIELD(imbrex_moe_desc, parallel, IMX_EXPERTS, "experts", 0,
               "tensor: every rank has a part of every expert; whole: it has whole ones"),
     IMX_FIELD(imbrex_moe_desc, align, IMX_COUNT, "int", 0,
               "an expert's rows begin at a multiple of it; 0: 16"),

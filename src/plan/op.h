@@ -67,6 +67,7 @@ typedef enum imx_kind {
     IMX_WIRE, /* imbrex_dtype, E4M3 too */
     IMX_LAYOUT,
     IMX_SCALES,  /* imbrex_scaling */
+    IMX_EXPERTS, /* imbrex_experts */
     IMX_NAME,    /* const char * */
     IMX_STRUCT,  /* a pointer to a struct, whose fields have rows of their own; operands follow: */
     IMX_MATRIX,  /* void *: elements of the plan's dtype */

@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LAYOUTS = 2 };
+enum { LAYOUTS = 2, SCALINGS = 4, EXPERTS = 2 };
 static const char *const layouts[LAYOUTS] = { "[n, k]", "[k, n]" };
+static const char *const scalings[SCALINGS] = { "UNSCALED", "PER_TENSOR", "PER_ROW", "PER_BLOCK" };
+static const char *const experts[EXPERTS] = { "EXPERTS_TENSOR", "EXPERTS_WHOLE" };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -150,6 +152,7 @@ static imbrex_status check_field(const imx_request *r, const char *desc, const i
     case IMX_COUNT:
         return imx_status_range(desc, field->name, value, 0, INT32_MAX);
     case IMX_FLAG:
+    case IMX_EXPERTS:
         return imx_status_range(desc, field->name, value, 0, 1);
     case IMX_NAME:
         memcpy(&text, r->desc + field->offset, sizeof text);
@@ -341,6 +344,7 @@ void imx_request_add_own(const imx_op *op, const void *desc, imx_text *text)
         case IMX_COUNT:
         case IMX_FLAG:
         case IMX_SCALES:
+        case IMX_EXPERTS:
             imx_text_add(text, " %s=%lld", field->name, (long long)value);
             break;
         case IMX_REAL:
@@ -375,6 +379,12 @@ int imx_request_fields(const imx_request *r, const char *desc, imx_field fields[
         } else if (kind_of(field) == IMX_LAYOUT) {
             f->words = layouts;
             f->words_count = LAYOUTS;
+        } else if (kind_of(field) == IMX_SCALES) {
+            f->words = scalings;
+            f->words_count = SCALINGS;
+        } else if (kind_of(field) == IMX_EXPERTS) {
+            f->words = experts;
+            f->words_count = EXPERTS;
         }
         f->value = number_at(r->desc, field);
         f->real = kind_of(field) == IMX_REAL;

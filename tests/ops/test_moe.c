@@ -225,6 +225,8 @@ static int mistakes(imbrex_group *group, void *ctx)
     WRONG_DESC(reserved[8], 1, IMBREX_UNSUPPORTED, "desc.reserved is not 0");
     WRONG_DESC(algorithm, "ring", IMBREX_UNSUPPORTED, "has \"store\", \"ll\", \"sequential\" here");
     WRONG_DESC(top_k, odd ? 1 : 2, IMBREX_PEER, "desc.top_k differs between ranks");
+    WRONG_DESC(parallel, odd ? IMBREX_EXPERTS_WHOLE : IMBREX_EXPERTS_TENSOR, IMBREX_PEER,
+               "desc.parallel differs between ranks: EXPERTS_TENSOR on rank 0, EXPERTS_WHOLE on");
     RANK_CHECK(imbrex_plan_rows(NULL) == 0, "NULL has rows");
     RANK_OK(imbrex_plan_ag_moe(group, &good, &plan));
     RANK_CHECK(imbrex_plan_rows(plan) == 16 + 3 * 15, "%d rows", (int)imbrex_plan_rows(plan));
