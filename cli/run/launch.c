@@ -25,7 +25,9 @@
 
 #define NEVER INT64_MAX
 
-enum { AGAIN_MS = 200, LEFT_OVER_MS = 1000, OTHER_FILES = 32 };
+enum { AGAIN_MS = 200, LEFT_OVER_MS = 1000, DYING_MS = 2000, OTHER_FILES = 32 };
+
+enum { KILLED = 0x400 }; /* of a process's flags in /proc: the kernel's PF_SIGNALED */
 
 /* What the ranks are to do. */
 typedef struct launch_job {
@@ -50,11 +52,13 @@ typedef struct launcher {
                    * end, so that their group numbers stay theirs */
     bool *ended, *stopped; /* [ranks]; stopped: once, and that was said */
     int started, alive;
+    int first;         /* rank that failed, while another may be the cause; -1: none */
+    siginfo_t how;     /* it ended */
     int status;        /* of the first failing rank */
     bool failed;       /* status is known */
     bool stop;         /* a signal came when all ranks had ended: write no more */
     int64_t signal_ms; /* when the last signal was passed on, or 0 */
-    int64_t timeout_at, term_at, kill_at;
+    int64_t timeout_at, judge_at, term_at, kill_at;
 } launcher;
 
 /* ---- A rank's first steps -------------------------------------------------------------------- */
@@ -136,10 +140,13 @@ static void earlier(int64_t *deadline, int64_t at)
 
 /* The first failing rank: says so and starts the grace of the others.  After a signal of our own,
  * why a rank ends is no news. */
-static void fail_rank(launcher *l, int rank, const siginfo_t *how)
+static void fail_first(launcher *l)
 {
     const char *others = l->alive ? "; ending the others" : "";
+    const siginfo_t *how = &l->how;
+    int rank = l->first;
     bool killed = how->si_code != CLD_EXITED;
+    l->judge_at = NEVER;
     l->failed = true;
     l->status = killed ? 128 + how->si_status : how->si_status;
     int64_t now = now_ms();
@@ -158,11 +165,35 @@ static void fail_rank(launcher *l, int rank, const siginfo_t *how)
                   others);
 }
 
-/* Of ranks that ended since we last looked, one that a signal killed is the likelier cause. */
+/* Whether a signal has killed it that has not ended yet: a core may be written, or a GPU's memory
+ * given back, while others see its connections closed, and end. */
+static bool is_dying(pid_t pid)
+{
+    char path[40], line[512];
+    unsigned flags = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    size_t length = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[length] = '\0';
+    const char *rest = strrchr(line, ')'); /* a name may have any characters */
+    return rest && sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && flags & KILLED;
+}
+
+static bool is_any_dying(const launcher *l)
+{
+    for (int rank = 0; rank < l->started; rank++)
+        if (!l->ended[rank] && is_dying(l->ranks[rank]))
+            return true;
+    return false;
+}
+
+/* Of ranks that ended since we last looked, or are about to, one that a signal killed is the
+ * likelier cause. */
 static void look_for_ends(launcher *l)
 {
-    int first = -1;
-    siginfo_t how = { 0 };
     for (int rank = 0; rank < l->started; rank++) {
         siginfo_t info = { 0 };
         if (l->ended[rank] ||
@@ -172,13 +203,17 @@ static void look_for_ends(launcher *l)
         l->ended[rank] = true;
         l->alive--;
         bool bad = info.si_code != CLD_EXITED || info.si_status != 0;
-        if (bad && (first < 0 || (how.si_code == CLD_EXITED && info.si_code != CLD_EXITED))) {
-            first = rank;
-            how = info;
+        if (bad && (l->first < 0 || (l->how.si_code == CLD_EXITED && info.si_code != CLD_EXITED))) {
+            l->first = rank;
+            l->how = info;
         }
     }
-    if (first >= 0 && !l->failed)
-        fail_rank(l, first, &how);
+    if (l->first < 0 || l->failed)
+        return;
+    if (l->how.si_code == CLD_EXITED && l->signal_ms == 0 && is_any_dying(l))
+        earlier(&l->judge_at, now_ms() + DYING_MS);
+    else
+        fail_first(l);
 }
 
 static const char *stop_name(int signal)
@@ -242,6 +277,7 @@ static void stop_all(launcher *l)
     raise(SIGSTOP);
     int64_t paused = now_ms() - begin;
     later(&l->timeout_at, paused);
+    later(&l->judge_at, paused);
     later(&l->term_at, paused);
     later(&l->kill_at, paused);
     signal_ranks(l, SIGCONT);
@@ -274,6 +310,11 @@ static void react_to_time(launcher *l)
         l->status = l->failed ? l->status : LAUNCH_TIMED_OUT;
         l->failed = true;
     }
+    if (now >= l->judge_at) {
+        l->judge_at = NEVER;
+        if (!l->failed)
+            fail_first(l);
+    }
     if (now >= l->term_at) {
         l->term_at = NEVER;
         signal_ranks(l, SIGTERM);
@@ -288,6 +329,7 @@ static void react_to_time(launcher *l)
 static void step(launcher *l, int64_t deadline)
 {
     earlier(&deadline, l->timeout_at);
+    earlier(&deadline, l->judge_at);
     earlier(&deadline, l->term_at);
     earlier(&deadline, l->kill_at);
     int64_t left = deadline - now_ms();
@@ -309,7 +351,7 @@ static void reap_rank(launcher *l, int rank)
  * out, unless a signal says that nobody wants it. */
 static void finish(launcher *l)
 {
-    l->timeout_at = l->term_at = l->kill_at = NEVER;
+    l->timeout_at = l->judge_at = l->term_at = l->kill_at = NEVER;
     int64_t until = now_ms() + LEFT_OVER_MS;
     while (relay_hears(l->lines) && now_ms() < until && !l->stop)
         step(l, until);
@@ -437,7 +479,9 @@ static int launch(const launch_options *options, const launch_job *job)
     launcher l = { .options = options,
                    .job = job,
                    .signals = -1,
+                   .first = -1,
                    .timeout_at = NEVER,
+                   .judge_at = NEVER,
                    .term_at = NEVER,
                    .kill_at = NEVER };
     fflush(NULL); /* else a copy of this process would write it again */

@@ -118,6 +118,54 @@ static void function_result_is_the_exit_code(void **state)
     launched_forget(&l);
 }
 
+static volatile pid_t *slow_one;
+
+/* Rank 0 has so much memory that a signal ends it late; rank 1 sends that, and ends at once. */
+static int end_late(int rank, void *ctx)
+{
+    enum { BYTES = 512 << 20 };
+    char path[40], line[512];
+    unsigned flags = 0;
+    (void)ctx;
+    if (rank == 0) {
+        char *memory = malloc(BYTES);
+        for (size_t i = 0; memory && i < BYTES; i += 4096)
+            ((volatile char *)memory)[i] = 1;
+        *slow_one = getpid();
+        pause();
+        free(memory);
+    }
+    while (*slow_one == 0)
+        sleep_ms(1);
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)*slow_one);
+    kill(*slow_one, SIGKILL);
+    for (int i = 0; i < 1000 && !(flags & 0x400); i++) { /* until it knows */
+        FILE *file = fopen(path, "r");
+        size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
+        line[length] = '\0';
+        const char *rest = strrchr(line, ')');
+        if (rest)
+            sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %u", &flags);
+        if (file)
+            fclose(file);
+    }
+    _exit(1);
+}
+
+static void a_signal_that_ends_late_is_named(void **state)
+{
+    (void)state;
+    slow_one =
+        mmap(NULL, sizeof *slow_one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    launched l =
+        launched_start(&(launch_options){ .ranks = 2, .grace_s = 1 }, NULL, end_late, "", NULL);
+    launched_wait(&l);
+    assert_int_equal(l.status, 128 + SIGKILL);
+    launched_says(l.err, "imbrex: rank 0 was killed by signal 9");
+    launched_forget(&l);
+    munmap((void *)slow_one, sizeof *slow_one);
+}
+
 /* ---- What goes in and what comes out --------------------------------------------------------- */
 
 static void ranks_see_their_environment(void **state)
@@ -487,6 +535,7 @@ int main(void)
         cmocka_unit_test(missing_command_gives_127),
         cmocka_unit_test(timeout_gives_124),
         cmocka_unit_test(function_result_is_the_exit_code),
+        cmocka_unit_test(a_signal_that_ends_late_is_named),
         cmocka_unit_test(ranks_see_their_environment),
         cmocka_unit_test(input_goes_to_rank_0_only),
         cmocka_unit_test(failure_ends_those_who_do_not_listen),
