@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kept.h"
 #include "ranks.h"
 
 /* Whoever reads a guard shows it; matrices begin where vectors of every device may. */
@@ -78,7 +79,7 @@ op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *devi
 {
     op_sizes n = op_sizes_of(c, m, ranks, r);
     op_image x = lay_out(c, &n);
-    x.host = malloc(x.bytes);
+    x.host = kept_take(x.bytes);
     x.device = device ? device : x.host;
     memset(x.host, FILL, x.bytes);
     int input = c->input + r;
@@ -91,7 +92,7 @@ op_image op_image_take(const op_case *c, int64_t m, int ranks, int r, void *devi
 
 void op_image_copy(op_image *x, const op_image *of)
 {
-    char *host = x->host ? x->host : malloc(of->bytes);
+    char *host = x->host ? x->host : kept_take(of->bytes);
     *x = *of;
     x->host = host;
     x->device = of->device == of->host ? host : of->device;
@@ -100,7 +101,7 @@ void op_image_copy(op_image *x, const op_image *of)
 
 void op_image_drop(op_image *x)
 {
-    free(x->host);
+    kept_drop(x->host);
     x->host = NULL;
 }
 

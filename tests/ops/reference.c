@@ -4,9 +4,9 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "kept.h"
 #include "kernels/dtype.h"
 #include "sanitized.h"
 
@@ -187,6 +187,13 @@ static void fill_b(const op_case *c, int r, double *b)
                                c->layout == IMBREX_NK ? col * c->k + i : i * c->n + col);
 }
 
+/* No memset: that would be a sanitizer's. */
+static void clear(double *numbers, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        numbers[i] = 0;
+}
+
 enum { TOGETHER = 8 }; /* rows, for which b is read once */
 
 /* Wider vectors where the processor has them; a sanitizer starts too late for this. */
@@ -229,7 +236,7 @@ static void add_step(double a, const double *restrict b, int64_t n, double *rest
 static void make_parts(const op_case *c, int r, int64_t row, int64_t rows, const double *b,
                        double *parts, double *magnitudes)
 {
-    memset(parts, 0, (size_t)(rows * c->n) * sizeof *parts);
+    clear(parts, rows * c->n);
     for (int64_t i = 0; i < c->k; i += STEPS) {
         int64_t steps = c->k - i < STEPS ? c->k - i : STEPS;
         for (int64_t q = 0; q < rows; q++) {
@@ -341,9 +348,8 @@ typedef struct expected {
 
 static expected expect(const op_case *c, int64_t m, int ranks, int r, int64_t count)
 {
-    double *room = calloc((size_t)(3 * count + (c->k + TOGETHER) * c->n) + 1, sizeof *room);
-    if (!room)
-        abort();
+    double *room = kept_take((size_t)(3 * count + (c->k + TOGETHER) * c->n + 1) * sizeof *room);
+    clear(room, 3 * count);
     elements x = { room, room + count, room + 2 * count };
     double *parts = room + 3 * count, *b = parts + TOGETHER * c->n;
     int64_t first = adds_up(c) && !sums_all(c) ? rank_row(m, ranks, r) * c->n : 0;
@@ -403,7 +409,7 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
         };
         pthread_mutex_lock(&alike_lock);
         if (!alike.room || memcmp(&of, &alike.of, sizeof of) != 0) {
-            free(alike.room);
+            kept_drop(alike.room);
             alike = expect(&own, m, ranks, r, count);
             alike.of = of;
         }
@@ -413,7 +419,7 @@ int64_t reference_check(const op_case *c, int64_t m, int ranks, int r, const voi
     }
     expected mine = expect(&own, m, ranks, r, count);
     wrong = compare(&own, ranks, count, have, &mine.x, error);
-    free(mine.room);
+    kept_drop(mine.room);
     return wrong;
 }
 
