@@ -4,7 +4,8 @@
  *     tail: entries ever put in, by the producer     head: entries ever finished, by the worker
  *
  * Each side sleeps on the other's word, having said so first (worker_sleeps, host_sleeps), so that
- * nobody makes a system call for someone who is awake.
+ * nobody makes a system call for someone who is awake.  The host says, too, which head it waits
+ * for: it is not woken before.
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -24,6 +25,7 @@ struct imx_cpu_stream {
     imx_cpu_check_thread *check;
     _Alignas(64) uint32_t tail;
     uint32_t host_sleeps;
+    uint32_t host_wants; /* head; written before host_sleeps */
     _Alignas(64) uint32_t head;
     uint32_t worker_sleeps;
     _Alignas(64) imx_cpu_entry ring[ENTRIES];
@@ -54,6 +56,16 @@ static void publish(uint32_t *word, uint32_t value, const uint32_t *sleeps)
         imx_cpu_wake(word);
 }
 
+/* publish for the host, who is woken when what it wants is there: whoever sees it sleep sees also
+ * which head that is. */
+static void finish(imx_cpu_stream *stream, uint32_t head)
+{
+    __atomic_store_n(&stream->head, head, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&stream->host_sleeps, __ATOMIC_SEQ_CST) &&
+        (int32_t)(head - __atomic_load_n(&stream->host_wants, __ATOMIC_RELAXED)) >= 0)
+        imx_cpu_wake(&stream->head);
+}
+
 static void *work(void *arg)
 {
     imx_cpu_stream *stream = arg;
@@ -71,7 +83,7 @@ static void *work(void *arg)
         if (!stop)
             imx_cpu_work(stream->device, stream->number, &seed, entry);
         imx_cpu_check_work(stream->check, -1);
-        publish(&stream->head, ++head, &stream->host_sleeps);
+        finish(stream, ++head);
     }
     return NULL;
 }
@@ -80,8 +92,10 @@ static void *work(void *arg)
 static void drain_to(imx_cpu_stream *stream, uint32_t left)
 {
     uint32_t head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE);
-    while (stream->tail - head > left)
+    while (stream->tail - head > left) {
+        __atomic_store_n(&stream->host_wants, stream->tail - left, __ATOMIC_RELAXED);
         head = await_change(&stream->head, head, &stream->host_sleeps);
+    }
 }
 
 /* The next free entry; blocks while the ring is full.  commit hands it over. */
