@@ -13,29 +13,19 @@
  * of the same number look for them.  What is to be sent of the next row goes before this one's sums
  * are waited for.
  */
+#include "../fragment.cuh"
 #include "../grid.cuh"
 #include "../norm/sm80_steps.cuh"
 #include "sm80_sums.cuh"
+#include "sm80_told.cuh"
 
 enum {
-    ELEMENT = IMX_IS_F32 ? 4 : 2,
-    SEGMENTS = IMX_LL_ROW_BYTES / (IMX_NORM_SEGMENT * ELEMENT),
     GROUP_COLS = LANES * TOGETHER,
     ROOMS = 1 + IMX_TWO_SHOTS, /* of rows in turns */
 };
 
-/* What blocks of a row tell each other of it.  A segment's squares say themselves of which row they
- * are, so that nobody waits for what else those blocks have under way: x the sum; y the row's mark,
- * and 1 if the block gave up. */
-typedef struct told {
-    uint2 squares[SEGMENTS];
-    float largest[SEGMENTS * GROUPS];
-} told;
-static_assert(SEGMENTS <= LANES, "a lane has a segment's");
-
 /* What is where in shared memory: this block's columns of ROOMS rows, and of gamma. */
 extern __shared__ uint4 room[];
-static __shared__ told all_told[2]; /* of rows in turns: one is read while the next one comes */
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
@@ -263,80 +253,6 @@ LL_FN int take_piece(const imx_ll_args &args, const imbrexd_watch &watch, const 
 
 /* ---- the norm of a row ----------------------------------------------------------------------- */
 
-#if IMX_CLUSTER
-/* Where *own is of the row's block that this lane's number names. */
-LL_FN uint32_t at_block_of_lane(const void *own)
-{
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(there)
-                 : "r"((uint32_t)__cvta_generic_to_shared(own)), "r"(lane_of()));
-    return there;
-}
-#endif
-
-/* A warp, to all blocks of the row: *to becomes x. */
-LL_FN void tell(const imx_ll_args &args, float *to, float x)
-{
-#if IMX_CLUSTER
-    if (lane_of() < args.pieces)
-        asm volatile("st.shared::cluster.f32 [%0], %1;"
-                     :
-                     : "r"(at_block_of_lane(to)), "f"(x)
-                     : "memory");
-#else
-    if (lane_of() == 0)
-        *to = x;
-#endif
-}
-
-/* The same of both words at once. */
-LL_FN void tell_marked(const imx_ll_args &args, uint2 *to, float x, unsigned mark)
-{
-    uint64_t word = (uint64_t)mark << 32 | __float_as_uint(x);
-#if IMX_CLUSTER
-    if (lane_of() < args.pieces)
-        asm volatile("st.relaxed.cluster.shared::cluster.u64 [%0], %1;"
-                     :
-                     : "r"(at_block_of_lane(to)), "l"(word)
-                     : "memory");
-#else
-    if (lane_of() == 0)
-        *(volatile uint64_t *)to = word;
-#endif
-}
-
-/* Both words, once they are the row's. */
-LL_FN uint2 told_of(const uint2 *at, unsigned mark)
-{
-    uint64_t word;
-    do {
-#if IMX_CLUSTER
-        asm volatile("ld.relaxed.cluster.shared::cta.u64 %0, [%1];"
-                     : "=l"(word)
-                     : "r"((uint32_t)__cvta_generic_to_shared(at))
-                     : "memory");
-#else
-        word = *(const volatile uint64_t *)at;
-#endif
-    } while (((unsigned)(word >> 32) | 1) != (mark | 1));
-    return make_uint2((unsigned)word, (unsigned)(word >> 32));
-}
-
-/* All threads of them. */
-LL_FN void meet(void)
-{
-#if IMX_CLUSTER
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;"
-                 :
-                 :
-                 : "memory");
-#else
-    __syncthreads();
-#endif
-}
-
 /* Eight columns from `column` of this block's on, of the row or of gamma. */
 LL_FN void load_eight(const char *from, int column, float *x)
 {
@@ -358,6 +274,12 @@ LL_FN const char *own_gamma(const imx_ll_args &args)
     return room_of(args, ROOMS);
 }
 
+/* This thread's part of it; see load_gamma. */
+LL_FN void await_gamma(void)
+{
+    asm volatile("cp.async.wait_all;" : : : "memory");
+}
+
 LL_FN float squares_of(const char *row, int segment)
 {
     float x[GROUPS][TOGETHER];
@@ -367,24 +289,29 @@ LL_FN float squares_of(const char *row, int segment)
     return norm_squares(x);
 }
 
-/* Of this block's segments, marked as the row's. */
-LL_FN void tell_squares(const imx_ll_args &args, const char *row, told *told, unsigned mark)
+/* Of this block's segments. */
+LL_FN void tell_squares(const imx_ll_args &args, const char *row, told *told, int gave_up)
 {
     int segment = first_piece() * (piece_bytes(args) / (IMX_NORM_SEGMENT * ELEMENT));
 #pragma unroll 1
     for (int s = (int)threadIdx.x / LANES; s * IMX_NORM_SEGMENT < own_columns(args); s += warps()) {
         float squares = args.norm.rms ? squares_of(row, s) : 0.0f;
-        tell_marked(args, &told->squares[segment + s], squares, mark);
+        tell(args, &told->squares[segment + s], &told->squares_here, squares, (unsigned)gave_up);
     }
 }
 
-/* By what the row is multiplied, as all of its blocks have told; 0: some block gave up.  A warp. */
-LL_FN int take_squares(const imx_ll_args &args, const told *told, unsigned mark, float *inverse)
+LL_FN int segments_of(const imx_ll_args &args)
 {
-    int segments = ((int)args.norm.n + IMX_NORM_SEGMENT - 1) / IMX_NORM_SEGMENT;
-    uint2 mine = make_uint2(0, mark);
+    return ((int)args.norm.n + IMX_NORM_SEGMENT - 1) / IMX_NORM_SEGMENT;
+}
+
+/* By what the row is multiplied, as all of its blocks have told; 0: some block gave up. */
+LL_FN int take_squares(const imx_ll_args &args, const told *told, float *inverse)
+{
+    int segments = segments_of(args);
+    uint2 mine = make_uint2(0, 0);
     if (lane_of() < segments)
-        mine = told_of(&told->squares[lane_of()], mark);
+        mine = told->squares[lane_of()];
     float squares = 0.0f;
 #pragma unroll
     for (int s = 0; s < SEGMENTS; s++) {
@@ -393,7 +320,7 @@ LL_FN int take_squares(const imx_ll_args &args, const told *told, unsigned mark,
             squares = __fadd_rn(squares, one);
     }
     *inverse = args.norm.rms ? imx_norm_inverse(squares, args.norm.n, args.norm.eps) : 0.0f;
-    return __all_sync(0xffffffffu, mine.y == mark);
+    return __all_sync(0xffffffffu, !mine.y);
 }
 
 /* The columns of group g of this block's as they become c, or before they are quantised. */
@@ -411,7 +338,7 @@ LL_FN void normed(const imx_ll_args &args, const char *row, int g, float inverse
 
 /* This warp's groups.  PER_ROW: once for the scale, and once more by it. */
 LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums, told *told,
-                         float inverse)
+                         uint32_t parity, float inverse)
 {
     const imx_norm_args &norm = args.norm;
     int first = first_piece() * piece_bytes(args) / ELEMENT, n = (int)norm.n;
@@ -426,7 +353,7 @@ LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums,
             float x[TOGETHER];
             normed(args, sums, g, inverse, x);
             if (!again) {
-                tell(args, &told->largest[first / GROUP_COLS + g],
+                tell(args, &told->largest[first / GROUP_COLS + g], &told->largest_here,
                      imx_row_largest_of(imx_row_largest(x), LANES));
                 continue;
             }
@@ -439,7 +366,7 @@ LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums,
         }
         if (again)
             break;
-        meet();
+        await(&told->largest_here, parity);
         float largest = 0.0f;
 #pragma unroll 1
         for (int g = 0; g * GROUP_COLS < n; g++)
@@ -450,20 +377,24 @@ LL_FN void store_columns(const imx_ll_args &args, int64_t row, const char *sums,
     }
 }
 
-/* The row's sums are here, if there; 0: some block of it gave up.  number: from 1 on, of this
- * block's rows. */
+/* The row's sums are here, if there; 0: some block of it gave up.  number: of this block's rows. */
 LL_FN int norm_row(const imx_ll_args &args, int64_t row, unsigned number, const char *sums,
-                   told *told, int there)
+                   int there)
 {
-    const unsigned mark = number << 1;
+    told *told = &all_told[number & 1];
+    const uint32_t parity = number >> 1 & 1;
     float inverse;
+    expect(&told->squares_here, segments_of(args) * (int)sizeof *told->squares);
+    if (args.norm.quant == IMBREX_PER_ROW)
+        expect(&told->largest_here,
+               ((int)args.norm.n + GROUP_COLS - 1) / GROUP_COLS * (int)sizeof *told->largest);
+    await_gamma();
     there = __syncthreads_and(there);
-    tell_squares(args, sums, told, mark | !there);
-    if (!IMX_CLUSTER)
-        __syncthreads();
-    if (!take_squares(args, told, mark, &inverse))
+    tell_squares(args, sums, told, !there);
+    await(&told->squares_here, parity);
+    if (!take_squares(args, told, &inverse))
         return 0;
-    store_columns(args, row, sums, told, inverse);
+    store_columns(args, row, sums, told, parity, inverse);
     __syncthreads(); /* before another row comes to the same place */
     return 1;
 }
@@ -492,7 +423,7 @@ LL_FN void load_gamma(const imx_ll_args &args)
     int bytes = own_columns(args) * ELEMENT;
     bool whole = imx_vector_aligned(gamma) && bytes % 16 == 0;
     for (int i = (int)threadIdx.x * 16; i < bytes && whole; i += (int)blockDim.x * 16)
-        *(uint4 *)(to + i) = imx_vector_load(gamma + i);
+        copy_async((uint32_t)__cvta_generic_to_shared(to + i), gamma + i, 16);
     for (int i = (int)threadIdx.x * 2; i < bytes && !whole; i += (int)blockDim.x * 2)
         *(uint16_t *)(to + i) = *(const volatile uint16_t *)(gamma + i);
 }
@@ -507,13 +438,6 @@ LL_FN void clear_rooms(const imx_ll_args &args)
         for (int turn = 0; turn <= ROOMS; turn++)
             *(uint16_t *)(room_of(args, turn) + i) = 0;
     }
-}
-
-/* Of no row. */
-LL_FN void clear_told(void)
-{
-    if (threadIdx.x < 2 * SEGMENTS)
-        all_told[threadIdx.x / SEGMENTS].squares[threadIdx.x % SEGMENTS] = make_uint2(0, 0);
 }
 
 /* This rank's share of a row's sums; then, in two shots, the others'; 0: gave up. */
@@ -554,14 +478,14 @@ LL_FN void exchange(const imx_ll_args &args, const imbrexd_watch &watch)
     int64_t adds = first; /* the next row to be added */
 #pragma unroll 1
     for (int64_t row = first; row < args.m; row += step) {
-        int turn = number++ & 1;
+        int turn = number & 1;
         char *sums = room_of(args, turn % ROOMS);
         for (; there && adds < args.m && adds < row + ROOMS * step; adds += step)
             there = add_row(args, watch, adds, epoch, adds == row ? sums : room_of(args, turn ^ 1));
         if (IMX_TWO_SHOTS) /* who misses a rank's part says so before others miss what it is for */
             there = __syncthreads_and(there);
         there = there && take_row(args, watch, row, epoch, sums);
-        if (!norm_row(args, row, number, sums, &all_told[turn], there))
+        if (!norm_row(args, row, number++, sums, there))
             return;
     }
 }
@@ -570,7 +494,6 @@ extern "C" __global__ void __launch_bounds__(IMX_THREADS, 1)
     imx_ll_rows(const __grid_constant__ imx_ll_args args,
                 const __grid_constant__ imbrexd_watch watch)
 {
-    clear_told();
     clear_rooms(args);
     if (args.norm.rms)
         fetch_gamma(args);
