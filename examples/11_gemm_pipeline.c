@@ -4,11 +4,11 @@
  *
  * The pipeline multiplies; its hooks, all of this file's first part, are the operator.  Tiles go
  * straight to their rows' owner, into a slot of its symmetric memory, those of the next rank first
- * and its own last.  The last tile of a chunk raises a signal there; what runs beside the product
- * waits for a chunk of all ranks and adds it up, in rank order:
+ * and its own last.  The last tile of a chunk raises a signal there.  The pipeline adds each own
+ * tile to what the others made of it, in rank order, once a hook says that this has come:
  *
- *     product   | for rank + 1 | for rank + 2 | for rank + 3 | own: chunk 0 | own: chunk 1 |
- *     beside                                                         | add 0 | add 1 | credit
+ *     product   | for rank + 1 | for rank + 2 | for rank + 3 | own: tile | own: tile | own: tile |
+ *     beside                                                             | add       | add       |
  *
  * Its time stands beside that of the library's gemm_rs, and so do its bits, which are the same (but
  * with one rank and few rows, where the library may have two blocks make a tile).
@@ -42,20 +42,18 @@ IMBREXD_FN void tell_owner(const rs_args *args, const imbrexd_team *team, const 
     imbrexd_signal_post(signal_of(team, owner, team->rank, chunk), imbrexd_epoch(team));
 }
 
-IMBREXD_FN int add_parts(const rs_args *args, const imbrexd_team *team, const imbrexd_gemm *gemm,
-                         unsigned thread, unsigned threads)
+/* Those of the others: this rank's own part of the tile in question is there. */
+IMBREXD_FN int parts_are_here(const rs_args *args, const imbrexd_team *team,
+                              const imbrexd_gemm *gemm, int chunk, imbrexd_gemm_sum *sum)
 {
-    int rows;
-    size_t row_bytes = (size_t)gemm->n * 2, at = 0;
-    for (int q = 0; (rows = imbrexd_gemm_chunk_rows(gemm, team->rank, q)) > 0; q++) {
-        if (!imbrexd_wait_warp(team, signal_of(team, team->rank, 0, q), team->size,
-                               imbrexd_epoch(team), -1))
-            return 0;
-        imbrexd_gemm_add(gemm, args->c + at, args->slots + at, args->slot_bytes, team->size,
-                         rows * gemm->n, thread, threads);
-        at += (size_t)rows * row_bytes;
-    }
-    return 1;
+    int before = team->rank, behind = team->size - 1 - before;
+    uint64_t epoch = imbrexd_epoch(team), *first = signal_of(team, before, 0, chunk);
+    (void)gemm;
+    sum->to = args->c;
+    sum->parts = args->slots;
+    sum->stride_bytes = args->slot_bytes;
+    return imbrexd_wait_warp(team, first, before, epoch, -1) &&
+           imbrexd_wait_warp(team, first + before + 1, behind, epoch, -1);
 }
 
 IMBREXD_FN void thank_all(const rs_args *args, const imbrexd_team *team, const imbrexd_gemm *gemm)
@@ -65,12 +63,12 @@ IMBREXD_FN void thank_all(const rs_args *args, const imbrexd_team *team, const i
         imbrexd_signal_post(signal_of(team, r, team->rank, -1), imbrexd_epoch(team));
 }
 
-#define IMBREXD_GEMM_NAME   rs
-#define IMBREXD_GEMM_ARGS   rs_args
-#define IMBREXD_GEMM_BEGIN  owners_have_added
-#define IMBREXD_GEMM_DONE   tell_owner
-#define IMBREXD_GEMM_BESIDE add_parts
-#define IMBREXD_GEMM_END    thank_all
+#define IMBREXD_GEMM_NAME  rs
+#define IMBREXD_GEMM_ARGS  rs_args
+#define IMBREXD_GEMM_BEGIN owners_have_added
+#define IMBREXD_GEMM_DONE  tell_owner
+#define IMBREXD_GEMM_SUM   parts_are_here
+#define IMBREXD_GEMM_END   thank_all
 #include "imbrex_gemm_kernel.h"
 
 #ifndef KERNEL

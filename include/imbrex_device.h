@@ -117,7 +117,8 @@ typedef enum imbrexd_hook {
     IMBREXD_HOOK_WAIT,
     IMBREXD_HOOK_DONE,
     IMBREXD_HOOK_BESIDE,
-    IMBREXD_HOOK_END
+    IMBREXD_HOOK_END,
+    IMBREXD_HOOK_SUM
 } imbrexd_hook;
 
 /* Who calls something together, on GPUs. */

@@ -21,6 +21,8 @@
  *     BEGIN   int (...)                 before c is first written: have the readers read?
  *     WAIT    int (..., int rank, int chunk)    before rows of a are first read: are they here?
  *     DONE    void (..., int rank, int chunk)   the chunk's c is written, all of it
+ *     SUM     int (..., int chunk, imbrexd_gemm_sum *sum)     own rows become a sum: are the parts
+ *                               of this chunk of them here that others bring, and where?
  *     BESIDE  int (..., unsigned thread, unsigned threads)    what runs beside the product
  *     END     void (...)                all of this rank's product, and what ran beside, is done
  *
@@ -44,6 +46,15 @@ typedef struct imbrexd_gemm {
     void (*add)(int dtype, void *to, const void *parts, size_t stride_bytes, int count,
                 int64_t elements);
 } imbrexd_gemm;
+
+/* What becomes of this rank's rows of c: the sum of as many parts of them as there are ranks, each
+ * [rows, n] and stride_bytes after the one before, in that order in float32, rounded once to the
+ * product's dtype.  operands.c[rank] is one of them.  Fast where all are aligned to 16 bytes. */
+typedef struct imbrexd_gemm_sum {
+    void *to; /* [rows, n] */
+    const void *parts;
+    size_t stride_bytes;
+} imbrexd_gemm_sum;
 
 /* First row of a rank, rank * m / ranks; of rank `ranks`: m.  In 32 bits: GPUs divide 64 by a call
  * that takes many registers. */
@@ -95,8 +106,12 @@ IMBREXD_FN int imbrexd_hook_wait(const void *args, const imbrexd_team *team,
                                  const imbrexd_gemm *gemm, int rank, int chunk);
 IMBREXD_FN void imbrexd_hook_done(const void *args, const imbrexd_team *team,
                                   const imbrexd_gemm *gemm, int rank, int chunk);
+IMBREXD_FN int imbrexd_hook_sum(const void *args, const imbrexd_team *team,
+                                const imbrexd_gemm *gemm, int chunk, imbrexd_gemm_sum *sum);
 IMBREXD_FN int imbrexd_hook_beside(const void *args, const imbrexd_team *team,
                                    const imbrexd_gemm *gemm, unsigned thread, unsigned threads);
+IMBREXD_FN int imbrexd_hook_orders(void); /* whether there is such a hook */
+IMBREXD_FN int imbrexd_hook_sums(void);
 IMBREXD_FN void imbrexd_hook_end(const void *args, const imbrexd_team *team,
                                  const imbrexd_gemm *gemm);
 
@@ -111,6 +126,8 @@ struct imbrexd_hooks {
                 int chunk);
     void (*done)(const void *args, const imbrexd_team *team, const imbrexd_gemm *gemm, int rank,
                  int chunk);
+    int (*sum)(const void *args, const imbrexd_team *team, const imbrexd_gemm *gemm, int chunk,
+               imbrexd_gemm_sum *sum); /* NULL: own rows become none */
     int (*beside)(const void *args, const imbrexd_team *team, const imbrexd_gemm *gemm,
                   unsigned thread, unsigned threads); /* NULL: there is nothing */
     void (*end)(const void *args, const imbrexd_team *team, const imbrexd_gemm *gemm);

@@ -61,6 +61,18 @@ IMBREXD_FN void imbrexd_hook_done(const void *args, const imbrexd_team *team,
 #endif
 }
 
+IMBREXD_FN int imbrexd_hook_sum(const void *args, const imbrexd_team *team,
+                                const imbrexd_gemm *gemm, int chunk, imbrexd_gemm_sum *sum)
+{
+#ifdef IMBREXD_GEMM_SUM
+    imbrexd_hook_enter(team, IMBREXD_HOOK_SUM, IMBREXD_CALLED_BY_WARP);
+    return IMBREXD_GEMM_SUM(IMBREXD_GEMM_ARGS_OF(args), team, gemm, chunk, sum);
+#else
+    (void)args, (void)team, (void)gemm, (void)chunk, (void)sum;
+    return 1;
+#endif
+}
+
 IMBREXD_FN int imbrexd_hook_beside(const void *args, const imbrexd_team *team,
                                    const imbrexd_gemm *gemm, unsigned thread, unsigned threads)
 {
@@ -89,6 +101,24 @@ IMBREXD_FN void imbrexd_hook_end(const void *args, const imbrexd_team *team,
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
+IMBREXD_FN int imbrexd_hook_orders(void)
+{
+#ifdef IMBREXD_GEMM_ORDER
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+IMBREXD_FN int imbrexd_hook_sums(void)
+{
+#ifdef IMBREXD_GEMM_SUM
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 /* As IMBREXD_KERNEL leaves one: for its size, which the host asks the module for. */
 extern "C" {
 __device__ char IMBREXD_GEMM_JOIN(imbrexd_hooks_, IMBREXD_GEMM_NAME)[sizeof(IMBREXD_GEMM_ARGS)];
@@ -109,6 +139,11 @@ IMBREXD_FN void imbrexd_gemm_add(const imbrexd_gemm *gemm, void *to, const void 
 static const struct imbrexd_hooks imbrexd_gemm_hooks = {
     imbrexd_enter,       imbrexd_hook_order, imbrexd_hook_begin,
     imbrexd_hook_wait,   imbrexd_hook_done,
+#ifdef IMBREXD_GEMM_SUM
+    imbrexd_hook_sum,
+#else
+    NULL,
+#endif
 #ifdef IMBREXD_GEMM_BESIDE
     imbrexd_hook_beside,
 #else

@@ -89,6 +89,8 @@ static const char *hook_name(int32_t hook)
         return "BESIDE";
     case IMBREXD_HOOK_END:
         return "END";
+    case IMBREXD_HOOK_SUM:
+        return "SUM";
     default:
         return "a hook";
     }

@@ -1,7 +1,8 @@
 /* hooks_kernel.h - hooks of both kinds around one product: c = my rows of the sum of all ranks'
  * all_gather(a) * b.  What runs beside pushes a's rows to all, then adds the parts of c up.
  *
- * With HOOKS_NO_WAIT and the like it is wrong, for a checker to find.
+ * With HOOKS_SUM the pipeline adds them up.  With HOOKS_NO_WAIT and the like it is wrong, for a
+ * checker to find.
  *
  * Signals on each rank, rows of `size`:
  *     | slots that are free | rows that are read | parts of chunk 0, 1, ... | rows of chunk 0, ...
@@ -31,6 +32,16 @@ IMBREXD_FN uint64_t *hooks_signal(const imbrexd_team *team, int holder, int row,
 IMBREXD_FN int hooks_wait_row(const imbrexd_team *team, int row, uint64_t epoch)
 {
     return imbrexd_wait_warp(team, hooks_signal(team, team->rank, row, 0), team->size, epoch, -1);
+}
+
+/* The epoch whose parts are waited for. */
+IMBREXD_FN uint64_t hooks_parts_of(const imbrexd_team *team)
+{
+#ifdef HOOKS_OLD_PARTS
+    return imbrexd_epoch(team) - 1;
+#else
+    return imbrexd_epoch(team);
+#endif
 }
 
 IMBREXD_FN unsigned hooks_order(const hooks_args *args, const imbrexd_team *team,
@@ -96,26 +107,39 @@ IMBREXD_FN void hooks_push(const hooks_args *args, const imbrexd_team *team,
 IMBREXD_FN int hooks_beside(const hooks_args *args, const imbrexd_team *team,
                             const imbrexd_gemm *gemm, unsigned thread, unsigned threads)
 {
-    int rows;
-    size_t at = 0;
 #ifndef HOOKS_NO_CREDIT
     if (!hooks_wait_row(team, HOOKS_READ, imbrexd_epoch(team) - 1))
         return 0;
 #endif
     for (int i = 1; i < team->size; i++)
         hooks_push(args, team, gemm, (team->rank + i) % team->size, thread, threads);
+#ifndef HOOKS_SUM
+    int rows;
+    size_t at = 0;
     for (int q = 0; (rows = imbrexd_gemm_chunk_rows(gemm, team->rank, q)) > 0; q++) {
-#ifdef HOOKS_OLD_PARTS
-        if (!hooks_wait_row(team, HOOKS_ROWS + q, imbrexd_epoch(team) - 1))
-#else
-        if (!hooks_wait_row(team, HOOKS_ROWS + q, imbrexd_epoch(team)))
-#endif
+        if (!hooks_wait_row(team, HOOKS_ROWS + q, hooks_parts_of(team)))
             return 0;
         imbrexd_gemm_add(gemm, args->c + at, args->slots + at, args->slot_bytes, team->size,
                          rows * gemm->n, thread, threads);
         at += (size_t)rows * (size_t)gemm->n * args->element;
     }
+#endif
     return 1;
+}
+
+/* Own parts are there already, and only the chunk's last tile posts. */
+IMBREXD_FN int hooks_sum(const hooks_args *args, const imbrexd_team *team, const imbrexd_gemm *gemm,
+                         int chunk, imbrexd_gemm_sum *sum)
+{
+    uint64_t epoch = hooks_parts_of(team);
+    int before = team->rank, behind = team->size - 1 - before;
+    uint64_t *first = hooks_signal(team, team->rank, HOOKS_ROWS + chunk, 0);
+    (void)gemm;
+    sum->to = args->c;
+    sum->parts = args->slots;
+    sum->stride_bytes = args->slot_bytes;
+    return imbrexd_wait_warp(team, first, before, epoch, -1) &&
+           imbrexd_wait_warp(team, first + before + 1, behind, epoch, -1);
 }
 
 IMBREXD_FN void hooks_end(const hooks_args *args, const imbrexd_team *team,
@@ -128,12 +152,15 @@ IMBREXD_FN void hooks_end(const hooks_args *args, const imbrexd_team *team,
     }
 }
 
-#define IMBREXD_GEMM_NAME   hooked
-#define IMBREXD_GEMM_ARGS   hooks_args
-#define IMBREXD_GEMM_ORDER  hooks_order
-#define IMBREXD_GEMM_BEGIN  hooks_begin
-#define IMBREXD_GEMM_WAIT   hooks_wait
-#define IMBREXD_GEMM_DONE   hooks_done
+#define IMBREXD_GEMM_NAME  hooked
+#define IMBREXD_GEMM_ARGS  hooks_args
+#define IMBREXD_GEMM_ORDER hooks_order
+#define IMBREXD_GEMM_BEGIN hooks_begin
+#define IMBREXD_GEMM_WAIT  hooks_wait
+#define IMBREXD_GEMM_DONE  hooks_done
+#ifdef HOOKS_SUM
+#define IMBREXD_GEMM_SUM hooks_sum
+#endif
 #define IMBREXD_GEMM_BESIDE hooks_beside
 #define IMBREXD_GEMM_END    hooks_end
 #include "imbrex_gemm_kernel.h"

@@ -37,6 +37,10 @@ static const hooks_case cases[] = {
     { .gemm = { .m = 57, .n = 31, .k = 19, .dtype = IMBREX_F32, .chunk_rows = 8, .sms = 1 },
       .runs = 4 },
     { .gemm = { .m = 4, .n = 9, .k = 8, .chunk_rows = 8 }, .runs = 2 }, /* ranks without rows */
+    { .gemm = { .m = 100, .n = 64, .k = 48, .chunk_rows = 16 },
+      .text = true,
+      .options = "-DHOOKS_SUM",
+      .runs = 4 },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -93,6 +97,7 @@ static const hooks_case wrong[] = {
     { .options = "-DHOOKS_NO_WAIT", .says = "orders it after that" },
     { .options = "-DHOOKS_NO_CREDIT", .says = "orders it after that" },
     { .options = "-DHOOKS_OLD_PARTS", .says = "orders it after that" },
+    { .options = "-DHOOKS_SUM -DHOOKS_OLD_PARTS", .says = "orders it after that" },
 };
 
 static void mistakes_are_found(void **state)

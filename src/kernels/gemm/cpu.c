@@ -395,6 +395,24 @@ static imbrexd_gemm gemm_of(const imx_gemm_args *args)
                            .add = imx_cpu_team_add };
 }
 
+/* A tile of own rows becomes their sum; 0: gave up. */
+static int sum_own(const imx_gemm_user_args *args, const imbrexd_gemm *gemm, const imx_tile *tile,
+                   int chunk)
+{
+    const imx_user_args *user = &args->user;
+    imbrexd_gemm_sum sum = { 0 };
+    if (!imx_user_goes_on(user, IMBREXD_HOOK_SUM,
+                          user->hooks->sum(user->args, &user->team, gemm, chunk, &sum)))
+        return 0;
+    for (int i = 0; i < tile->rows; i++) {
+        size_t at =
+            (size_t)((tile->rank_row + i) * gemm->n + tile->col) * imx_dtype_size(gemm->dtype);
+        gemm->add(gemm->dtype, (char *)sum.to + at, (const char *)sum.parts + at, sum.stride_bytes,
+                  gemm->ranks, tile->cols);
+    }
+    return 1;
+}
+
 /* Tiles index, index + count, ...; 0: gave up. */
 static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm,
                         const imbrexd_block *block, int count)
@@ -428,6 +446,8 @@ static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm
         one_product(&args->gemm, block, &tile, i, &p);
         if (count_tile(&args->gemm, &tile))
             hooks->done(user->args, &user->team, gemm, tile.rank, chunk);
+        if (hooks->sum && tile.rank == args->gemm.team.rank && !sum_own(args, gemm, &tile, chunk))
+            return 0;
     }
     return 1;
 }

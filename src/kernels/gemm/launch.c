@@ -155,7 +155,7 @@ static void config_sm90(const imx_gemm_args *args, const imx_tiling *tiling, int
         strcat(of_8bit, " -DIMX_FAST");
     if (args->features & (IMX_GEMM_REDUCE_PULL | IMX_GEMM_REDUCE_PUSH))
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=1 -DIMX_PARTS=%d", args->team.size);
-    else if (folds(args) || (args->schedule.ranks == 1 && !(args->features & IMX_GEMM_HOOKS)))
+    else if (args->features & IMX_GEMM_SCATTER_PUSH || args->schedule.ranks == 1)
         snprintf(ranks, sizeof ranks, " -DIMX_RANKS=%d", args->schedule.ranks);
     int length = imx_sm90_tune_options(c, config->options, sizeof config->options);
     snprintf(config->options + length, sizeof config->options - (size_t)length,

@@ -176,8 +176,6 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
         skip(&at, (uint32_t)steps_of(args));
     }
 
-    /* While the first loads are on their way: beneath products there are no registers for it. */
-    epilogue::begin(args, watch);
     for (;; tile += TURNS) {
         epilogue::due(args, watch, tile);
         if (index_of(tile) >= tiles_of())
@@ -222,6 +220,10 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
             add_bias(d, args, note_of(now)->col);
         if (epilogue::WANTS_CREDITS && tile < TURNS)
             await_credits(note_of(now));
+        if (epilogue::BEGINS && tile < TURNS) {
+            epilogue::begin(args);
+            heed_giving_up(note_of(now));
+        }
         bool last = index_of(tile + 1) >= tiles_of();
         int goes_on = epilogue::may_send();
 #pragma unroll

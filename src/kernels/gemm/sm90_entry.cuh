@@ -44,19 +44,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
             mbar_init(turn_of(base, i), 1);
         mbar_init_fence();
-    } else if (threadIdx.x / 32 == 1 && !prologue::LISTS_LATE) {
+    } else if (threadIdx.x / 32 == 1 && !prologue::lists_late()) {
         list_first(args);
     }
     if (CLUSTER > 1)
         cluster_barrier();
     else
         __syncthreads();
-    if (!prologue::LISTS_LATE && threadIdx.x == 0)
+    if (!prologue::lists_late() && threadIdx.x == 0)
         prefetch_b(args, maps);
     imx_grid_wait();
     imx_grid_let_go();
     imx_trace_open();
-    if (prologue::LISTS_LATE) {
+    if (prologue::lists_late()) {
         if (threadIdx.x / 32 == 1)
             list_first(args);
         __syncthreads();

@@ -53,7 +53,7 @@ struct epilogue_scatter_push : epilogue_owners {
 
     IMX_FN int beside(const imx_gemm_args &args, const imbrexd_watch *watch)
     {
-        return fold_tiles(args, watch);
+        return fold_tiles(own_parts{ args, watch });
     }
 
     IMX_FN int last_tile(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
@@ -61,7 +61,7 @@ struct epilogue_scatter_push : epilogue_owners {
                          int first_row, place *at, int consumer)
     {
         if constexpr (C_PLAIN)
-            return last_stored(args, watch, note, first_row);
+            return fold_last(own_parts{ args, watch }, note, first_row);
         else
             return last_from_parts(packed, args, &maps[OWN_MAP], note, first_row, at, consumer);
     }

@@ -63,31 +63,68 @@ IMX_FN int own_stored(uint32_t tiles)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* The first column of unit `at` of c, where bias needs it. */
-IMX_FN uint32_t fold_col(const imx_gemm_args &args, uint32_t at)
-{
-    return args.bias ? at % ((uint32_t)args.schedule.n / UNIT_COLS) * UNIT_COLS : 0;
-}
+/* Where parts of own rows lie, and what their sum becomes; a kernel of the caller's has another. */
+struct own_parts {
+    const imx_gemm_args &args;
+    const imbrexd_watch *watch;
+
+    /* The first of the idle warps, before all; 0: gave up. */
+    IMX_FN int begin(const own_parts &of) { return look_for_credits(of.args, of.watch); }
+
+    /* Which tile of the schedule comes as number `index`. */
+    IMX_FN unsigned order(const own_parts &, unsigned index) { return index; }
+
+    /* A warp: until all peers' parts of a chunk are here; 0: gave up. */
+    IMX_FN int await(own_parts &of, int chunk) { return team_parts(of.args, of.watch, chunk); }
+
+    /* Whether units of 16 bytes lie at multiples of 16. */
+    IMX_FN bool are_whole(const own_parts &) { return true; }
+
+    /* Rank 0's, and how far the next rank's is from there. */
+    IMX_FN const char *first(const own_parts &of)
+    {
+        return imx_team_data(&of.args.team, of.args.team.rank);
+    }
+
+    IMX_FN int64_t apart(const own_parts &of) { return of.args.slot_bytes; }
+
+    /* Unit `at` of c. */
+    IMX_FN void put(const own_parts &of, uint32_t at, float (&sum)[UNIT_COLS])
+    {
+        uint32_t across = (uint32_t)of.args.schedule.n / UNIT_COLS;
+        sum_put(of.args, at, of.args.bias ? at % across * UNIT_COLS : 0, sum);
+    }
+
+    /* Element `at`, of this column. */
+    IMX_FN void put_element(const own_parts &of, int64_t at, int col, float sum)
+    {
+        if (of.args.bias)
+            sum += bias_at((const uint16_t *)of.args.bias, col, (int)of.args.schedule.n);
+        if (of.args.residual)
+            sum += bias_at((const uint16_t *)of.args.residual + at, 0, 1);
+        ((uint16_t *)of.args.c)[at] = (uint16_t)pack(sum, 0);
+    }
+};
 
 /* So many units of c from `at` on, `down` from each other: their parts, in rank order, and bias. */
-template <int units> IMX_FN void fold(const imx_gemm_args &args, uint32_t at, uint32_t down)
+template <int units, class parts> IMX_FN void fold(const parts &of, uint32_t at, uint32_t down)
 {
-    const char *from = imx_team_data(&args.team, args.team.rank);
+    const char *from = parts::first(of);
     float sum[units][UNIT_COLS];
     sum_parts<IMX_RANKS, PARTS_AT_ONCE>(
         sum,
         [&](int r, int u) {
-            return imx_vector_load(from + r * args.slot_bytes + (int64_t)(at + u * down) * 16);
+            return imx_vector_load(from + r * parts::apart(of) + (int64_t)(at + u * down) * 16);
         },
-        [&](int u) { sum_put(args, at + u * down, fold_col(args, at + u * down), sum[u]); });
+        [&](int u) { parts::put(of, at + u * down, sum[u]); });
 }
 
 /* One of `threads`: its share of [rows, IMX_TILE_N] from row, col of own rows on, which is one
  * column of units, in every so-many-th row. */
-IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, int thread,
-                       int threads)
+template <class parts>
+IMX_FN void fold_units(const parts &of, int row, int rows, int col, int thread, int threads)
 {
-    uint32_t across = (uint32_t)args.schedule.n / UNIT_COLS;
+    uint32_t across = (uint32_t)of.args.schedule.n / UNIT_COLS;
     int step = threads / UNITS, first = thread / UNITS;
     int unit = col / UNIT_COLS + thread - first * UNITS;
     if (first >= step || unit >= (int)across)
@@ -96,71 +133,86 @@ IMX_FN void fold_units(const imx_gemm_args &args, int row, int rows, int col, in
     rows -= first;
 #pragma unroll 1
     for (; rows > (UNITS_AT_ONCE - 1) * step; rows -= UNITS_AT_ONCE * step) {
-        fold<UNITS_AT_ONCE>(args, at, down);
+        fold<UNITS_AT_ONCE>(of, at, down);
         at += UNITS_AT_ONCE * down;
     }
 #pragma unroll 1
     for (; rows > 0; rows -= step, at += down)
-        fold<1>(args, at, 0);
+        fold<1>(of, at, 0);
 }
 
 /* The same element by element, where rows are not whole units. */
-IMX_FN void fold_elements(const imx_gemm_args &args, int row, int rows, int col, int first,
-                          int step)
+template <class parts>
+IMX_FN void fold_elements(const parts &of, int row, int rows, int col, int first, int step)
 {
-    int n = (int)args.schedule.n;
-    const char *slot = imx_team_data(&args.team, args.team.rank);
+    int n = (int)of.args.schedule.n;
+    const char *from = parts::first(of);
 #pragma unroll 1
     for (int i = first; i < rows * IMX_TILE_N; i += step) {
         int r = i / IMX_TILE_N, at_col = col + i - r * IMX_TILE_N;
         if (at_col >= n)
             continue;
         int64_t at = (int64_t)(row + r) * n + at_col;
-        float sum = unpack(*(const volatile uint16_t *)(slot + at * 2));
-        for (int p = 1; p < args.team.size; p++)
-            sum += unpack(*(const volatile uint16_t *)(slot + p * args.slot_bytes + at * 2));
-        if (args.bias)
-            sum += bias_at((const uint16_t *)args.bias, at_col, n);
-        if (args.residual)
-            sum += bias_at((const uint16_t *)args.residual + at, 0, 1);
-        ((uint16_t *)args.c)[at] = (uint16_t)pack(sum, 0);
+        float sum = unpack(*(const volatile uint16_t *)(from + at * 2));
+        for (int p = 1; p < of.args.team.size; p++)
+            sum += unpack(*(const volatile uint16_t *)(from + p * parts::apart(of) + at * 2));
+        parts::put_element(of, at, at_col, sum);
     }
 }
 
-IMX_FN void fold_tile(const imx_gemm_args &args, int row, int rows, int col, int thread,
-                      int threads)
+template <class parts>
+IMX_FN void fold_tile(const parts &of, int row, int rows, int col, int thread, int threads)
 {
     if constexpr (C_PLAIN)
-        fold_elements(args, row, rows, col, thread, threads);
+        fold_elements(of, row, rows, col, thread, threads);
+    else if (parts::are_whole(of))
+        fold_units(of, row, rows, col, thread, threads);
     else
-        fold_units(args, row, rows, col, thread, threads);
+        fold_elements(of, row, rows, col, thread, threads);
 }
 
 /* ---- who folds ------------------------------------------------------------------------------- */
 
 /* One of the idle warps, which are those of the producer but its first: its share of this block's
  * own tiles, but for the block's last; the first of them looks for credits first.  0: gave up. */
-IMX_FN int fold_tiles(const imx_gemm_args &args, const imbrexd_watch *watch)
+template <class parts> IMX_FN int fold_tiles(parts of)
 {
     enum { LANES = 96 };
+    const imx_gemm_args &args = of.args;
     unsigned stride = gridDim.x / CLUSTER;
     uint32_t tiles = 0;
-    if (thread_here() < 64 && !look_for_credits(args, watch))
+    if (thread_here() < 64 && !parts::begin(of))
         return 0;
 #pragma unroll 1
     for (unsigned index = blockIdx.x / CLUSTER; index + stride < tiles_of(); index += stride) {
-        imx_sm90_tile t = imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, index);
+        imx_sm90_tile t =
+            imx_sm90_tile_at(&args.schedule, TILE_ROWS, TILE_COLS, parts::order(of, index));
         if (t.rank != args.team.rank)
             continue;
         int row = t.rank_row + block_m() * IMX_TILE_M, rows = t.rows - block_m() * IMX_TILE_M;
         rows = rows < IMX_TILE_M ? rows : IMX_TILE_M;
         /* In this order: so many warps that look for the peers' signals would hold them up. */
-        if (!own_stored(++tiles) || !team_parts(args, watch, t.chunk))
+        if (!own_stored(++tiles) || !parts::await(of, t.chunk))
             return 0;
         imx_trace_begin(IMX_TRACE_FOLD);
-        fold_tile(args, row, rows, t.col, (int)thread_here() - 32, LANES);
+        fold_tile(of, row, rows, t.col, (int)thread_here() - 32, LANES);
         imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     }
+    return 1;
+}
+
+/* A consumer warp: its rows, from first_row on, of the block's last tile, which it has stored.
+ * 0: gave up. */
+template <class parts> IMX_FN int fold_last(parts of, const tile_info *note, int first_row)
+{
+    __syncwarp(); /* what its first lane has seen stored, the others read */
+    if (note->chunk == GAVE_UP || !parts::await(of, note->chunk))
+        return 0;
+    imx_trace_begin(IMX_TRACE_FOLD);
+    int rows = note->rows - first_row;
+    fold_tile(of, note->row + first_row, rows < 16 ? rows : 16, note->col, (int)threadIdx.x % 32,
+              32);
+    imx_trace_end(IMX_TRACE_FOLD, of.args.team.rank, -1);
     return 1;
 }
 

@@ -5,6 +5,8 @@
  *     wait       before a chunk's first load              by the producer
  *     begin      before the first store                   by every warp of the consumers
  *     done       a chunk is stored                        by the one who stored its last
+ *     sum        own rows become a sum                    by the producer's idle warps; of the
+ *                                                         last tile by the consumers'
  *     beside     for the producer's idle warps            by each of the three
  *     end        the block has read all, or has ended     by its first warp
  */
@@ -31,9 +33,11 @@ IMX_FN imbrexd_gemm gemm_of(const imx_gemm_args &args)
 /* ---- the prologue ---------------------------------------------------------------------------- */
 
 struct prologue_hooks : prologue_none {
-    enum { REGISTERS = REGISTERS_MORE, GATHERS = 1, WAITS = 1, LISTS_LATE = 1 };
+    enum { REGISTERS = REGISTERS_MORE, GATHERS = 1, WAITS = 1 };
 
     typedef imx_gemm_user_args params;
+
+    IMX_FN bool lists_late(void) { return imbrexd_hook_orders(); }
 
     IMX_FN unsigned order(const imx_gemm_args &args, unsigned index)
     {
@@ -55,10 +59,58 @@ struct prologue_hooks : prologue_none {
 
 /* ---- the epilogue ---------------------------------------------------------------------------- */
 
-struct epilogue_hooks : epilogue_owners {
-    enum { REGISTERS = REGISTERS_MORE };
+/* As own_parts is (sm90_fold.cuh). */
+struct user_parts {
+    const imx_gemm_args &args;
+    imbrexd_gemm_sum sum;
 
-    IMX_FN void begin(const imx_gemm_args &args, const imbrexd_watch *)
+    IMX_FN int begin(const user_parts &) { return 1; }
+
+    IMX_FN unsigned order(const user_parts &of, unsigned index)
+    {
+        return prologue_hooks::order(of.args, index);
+    }
+
+    /* One answer: a warp's lanes go on together. */
+    IMX_FN int await(user_parts &of, int chunk)
+    {
+        const imx_user_args &user = user_of(of.args);
+        const imbrexd_gemm gemm = gemm_of(of.args);
+        chunk -= of.args.team.rank * of.args.schedule.chunks;
+        int here = imbrexd_all_warp(imbrexd_hook_sum(user.args, &user.team, &gemm, chunk, &of.sum));
+        return imx_user_goes_on(&user, IMBREXD_HOOK_SUM, here);
+    }
+
+    IMX_FN bool are_whole(const user_parts &of)
+    {
+        return (((size_t)of.sum.to | (size_t)of.sum.parts | of.sum.stride_bytes) & 15) == 0;
+    }
+
+    IMX_FN const char *first(const user_parts &of) { return (const char *)of.sum.parts; }
+
+    IMX_FN int64_t apart(const user_parts &of) { return (int64_t)of.sum.stride_bytes; }
+
+    IMX_FN void put(const user_parts &of, uint32_t at, float (&sum)[UNIT_COLS])
+    {
+        ((uint4 *)of.sum.to)[at] = imx_vector_narrow(DTYPE, sum);
+    }
+
+    IMX_FN void put_element(const user_parts &of, int64_t at, int, float sum)
+    {
+        ((uint16_t *)of.sum.to)[at] = (uint16_t)pack(sum, 0);
+    }
+};
+
+struct epilogue_hooks : epilogue_owners {
+    enum { REGISTERS = REGISTERS_MORE, BEGINS = 1, REDUCES_LAST = 1 };
+
+    IMX_FN void init(void)
+    {
+        for (int i = 0; i < CONSUMERS * 4; i++)
+            words().stored[i] = 0;
+    }
+
+    IMX_FN void begin(const imx_gemm_args &args)
     {
         const imbrexd_gemm gemm = gemm_of(args);
         /* One answer: a warp's lanes go on together. */
@@ -69,6 +121,13 @@ struct epilogue_hooks : epilogue_owners {
         imbrexd_fence_tma();
     }
 
+    IMX_FN bool stored(const imx_gemm_args &args, const tile_info *note)
+    {
+        if (imbrexd_hook_sums() && note->owner == args.team.rank)
+            count_own();
+        return epilogue_owners::stored(args, note);
+    }
+
     IMX_FN void tell(const imx_gemm_args &args, const tile_info *note, int chunk)
     {
         const imbrexd_gemm gemm = gemm_of(args);
@@ -76,13 +135,23 @@ struct epilogue_hooks : epilogue_owners {
                           chunk - note->owner * gemm.chunks);
     }
 
+    IMX_FN int last_tile(uint32_t (&)[HALVES][IMX_ACC / 2], const imx_gemm_args &args,
+                         const imbrexd_watch *, const imx_tma_map *, const tile_info *note,
+                         int first_row, place *, int)
+    {
+        return !imbrexd_hook_sums() || fold_last(user_parts{ args, {} }, note, first_row);
+    }
+
+    /* Sums last: what peers bring may wait for what runs beside here. */
     IMX_FN int beside(const imx_gemm_args &args, const imbrexd_watch *)
     {
         const imbrexd_gemm gemm = gemm_of(args);
         int done = imbrexd_hook_beside(user_of(args).args, &user_of(args).team, &gemm,
                                        blockIdx.x * (BESIDE_WARPS * 32) + threadIdx.x - 32,
                                        gridDim.x * (BESIDE_WARPS * 32));
-        return imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BESIDE, done);
+        if (!imx_user_goes_on(&user_of(args), IMBREXD_HOOK_BESIDE, done))
+            return 0;
+        return !imbrexd_hook_sums() || fold_tiles(user_parts{ args, {} });
     }
 
     /* The counter lies behind the epoch; see imbrexd_kernel_end. */

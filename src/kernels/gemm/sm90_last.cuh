@@ -12,7 +12,6 @@
 #ifndef IMX_SM90_LAST_CUH
 #define IMX_SM90_LAST_CUH
 
-#include "sm90_fold.cuh"
 #include "sm90_store.cuh"
 
 enum {
@@ -187,21 +186,6 @@ IMX_FN int last_from_parts(uint32_t (&packed)[HALVES][IMX_ACC / 2], const imx_ge
         for (int i = 0; i + LAST_WORDS < IMX_ACC / 2; i++)
             packed[0][i] = packed[0][i + LAST_WORDS];
     }
-    imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
-    return 1;
-}
-
-/* The same, which this warp has stored; 0: give up. */
-IMX_FN int last_stored(const imx_gemm_args &args, const imbrexd_watch *watch, const tile_info *note,
-                       int first_row)
-{
-    __syncwarp(); /* what its first lane has seen stored, the others read */
-    if (note->chunk == GAVE_UP || !team_parts(args, watch, note->chunk))
-        return 0;
-    imx_trace_begin(IMX_TRACE_FOLD);
-    int rows = note->rows - first_row;
-    fold_tile(args, note->row + first_row, rows < 16 ? rows : 16, note->col, (int)threadIdx.x % 32,
-              32);
     imx_trace_end(IMX_TRACE_FOLD, args.team.rank, -1);
     return 1;
 }

@@ -8,6 +8,10 @@
 #include "sm90_prologue_push.cuh"
 #include "sm90_store.cuh"
 
+#if IMX_EPILOGUE == IMX_EPILOGUE_SCATTER_PUSH || IMX_EPILOGUE == IMX_EPILOGUE_HOOKS
+#include "sm90_fold.cuh" /* of both */
+#endif
+
 #if IMX_PROLOGUE == IMX_PROLOGUE_NONE
 typedef prologue_none prologue;
 #elif IMX_PROLOGUE == IMX_PROLOGUE_WAIT

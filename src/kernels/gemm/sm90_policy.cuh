@@ -22,20 +22,22 @@ enum { ALL_COLUMNS = 0x7fffffff };
 struct prologue_none {
     enum {
         REGISTERS = REGISTERS_LEAST,
-        MAPS = 0,       /* of its own, behind those of c */
-        READERS = 0,    /* threads that read a stage, besides the consumers */
-        GATHERS = 0,    /* rows of args.own lie in map a, others in map gathered */
-        WAITS = 0,      /* what a tile loads may have to be waited for: waits() and so on */
-        B_FIRST = 0,    /* so long is waited for a that the first stages' b is loaded before it */
-        ALL_RANKS = 0,  /* a tile has rows of all ranks */
-        ENDS_RUN = 0,   /* the run ends with the last load, where c is nobody else's */
-        LISTS_LATE = 0, /* the order may depend on what the kernel ahead wrote */
+        MAPS = 0,      /* of its own, behind those of c */
+        READERS = 0,   /* threads that read a stage, besides the consumers */
+        GATHERS = 0,   /* rows of args.own lie in map a, others in map gathered */
+        WAITS = 0,     /* what a tile loads may have to be waited for: waits() and so on */
+        B_FIRST = 0,   /* so long is waited for a that the first stages' b is loaded before it */
+        ALL_RANKS = 0, /* a tile has rows of all ranks */
+        ENDS_RUN = 0,  /* the run ends with the last load, where c is nobody else's */
     };
 
     typedef imx_gemm_args params; /* of the kernel */
 
     /* Before the block's first barrier. */
     IMX_FN void init(void) {}
+
+    /* Whether the order may depend on what the kernel ahead wrote: a constant. */
+    IMX_FN bool lists_late(void) { return false; }
 
     /* Some lanes of a warp: which tile of the schedule comes as number `index`. */
     IMX_FN unsigned order(const imx_gemm_args &, unsigned index) { return index; }
@@ -79,6 +81,7 @@ struct epilogue_store {
         HAS_OWNERS = 0,    /* a tile has one rank's rows, and goes there */
         PEERS_SEE = 0,     /* tiles go where peers read: not any more once a wait gave up */
         WANTS_CREDITS = 0, /* and the first one not before a warp beside has let them */
+        BEGINS = 0,        /* or before begin() */
         SENDS = 0,         /* a tile leaves at once, out of registers, by send() */
         POSTS = 0,         /* a chunk's last tile tells somebody: posts() and so on */
         REDUCES_LAST = 0,  /* a block's last tile, if of own rows, becomes c by last_tile() */
@@ -111,8 +114,10 @@ struct epilogue_store {
 
     IMX_FN const imx_tma_map *map(const imx_tma_map *maps, const tile_info *) { return maps; }
 
-    /* Before all tiles, and before tile number `next` of the block, if there is one. */
-    IMX_FN void begin(const imx_gemm_args &, const imbrexd_watch *) {}
+    /* Behind the products of a consumer's first tile; it has no other in registers then. */
+    IMX_FN void begin(const imx_gemm_args &) {}
+
+    /* Before tile number `next` of the block, if there is one. */
     IMX_FN void due(const imx_gemm_args &, const imbrexd_watch *, uint32_t) {}
 
     /* Two elements of a tile, as they leave. */
