@@ -31,6 +31,7 @@ typedef struct imx_tune_input {
     bool scatters;       /* c goes to its rows' owners; else a comes from them */
     bool hooks;          /* the product is of a caller's kernel */
     bool invariant;      /* a row's bits do not depend on m */
+    bool deep;           /* of one rank alone: four or eight blocks may make a tile */
     int ranks;
     int nodes;              /* that they are on */
     int net_workers;        /* of the device, that the engine between nodes takes */

@@ -206,6 +206,7 @@ static imx_tiling tiling_of(const imx_tune_input *in, int blocks, cuts how)
         .scatters = scatters,
         .hooks = in->hooks,
         .invariant = in->invariant,
+        .deep = in->deep,
         .spanning = scatters && ranks < in->ranks,
         .summable = scatters && ranks < in->ranks && is_summable(in, blocks),
         .spans = how == OVER_CHUNKS,

@@ -67,6 +67,47 @@ int compile_tiles_split(void)
     return others;
 }
 
+/* Tiles that four and eight blocks make together, upright and turned. */
+int compile_tiles_deep(void)
+{
+    enum { SMS = 132 };
+    static const struct {
+        int m, n, k, split;
+    } products[] = {
+        { 48, 1151, 2064, 4 },  { 511, 136, 1536, 4 }, { 257, 1208, 1688, 4 },
+        { 1328, 136, 8192, 4 }, { 353, 984, 1640, 4 }, { 48, 512, 4096, 8 },
+        { 251, 512, 14336, 8 }, { 150, 767, 8192, 8 }, { 623, 352, 4032, 8 },
+    };
+    int others = 0;
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        int m = products[i].m;
+        bool f16 = i % 4 == 3;
+        imx_gemm_args args = {
+            .schedule = { .m = m,
+                          .n = products[i].n,
+                          .ranks = 1,
+                          .chunk_rows = m,
+                          .tile_rows = m,
+                          .tile_cols = 64,
+                          .group = 1,
+                          .chunks = 1 },
+            .k = products[i].k,
+            .dtype = f16 ? IMBREX_F16 : IMBREX_BF16,
+            .out = f16 ? IMBREX_F16 : IMBREX_BF16,
+            .layout = i % 4 == 2 ? IMBREX_KN : IMBREX_NK,
+            .features = IMX_GEMM_GATHERS | IMX_GEMM_DEEP,
+        };
+        char split[24];
+        imx_cuda_config config = { 0 };
+        snprintf(split, sizeof split, "-DIMX_SPLIT=%d ", products[i].split);
+        imx_kernel_gemm.cuda_config(&args, &target, SMS, &config);
+        if (!strstr(config.options, split))
+            others += other_tiles(m, products[i].n, &config);
+        add(&config);
+    }
+    return others;
+}
+
 /* Of a block: so many rows by so many columns. */
 typedef struct one_tile {
     int rows, cols, split, cluster, ranks;

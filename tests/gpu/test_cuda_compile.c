@@ -439,6 +439,7 @@ static void tiles(void **state)
 {
     (void)state;
     assert_int_equal(compile_tiles_split(), 0);
+    assert_int_equal(compile_tiles_deep(), 0);
     assert_int_equal(compile_tiles_turned(), 0);
     assert_int_equal(compile_tiles_tall(), 0);
 }
@@ -453,7 +454,7 @@ static void sums(void **state)
         const char *is;
     } rows[] = {
         { 256, 3200, 4000, "-DIMX_TILE_N=64 -DIMX_WG_M=64 " },
-        { 256, 3200, 8192, "-DIMX_CLUSTER_M=1 -DIMX_SPLIT " },
+        { 256, 3200, 8192, "-DIMX_CLUSTER_M=1 -DIMX_SPLIT=2 " },
         { 384, 3168, 8192, "-DIMX_TILE_N=96 -DIMX_WG_M=64 " },
         { 250, 5561, 8192, "-DIMX_TILE_N=112 -DIMX_WG_M=128 -DIMX_PINGPONG " },
         { 256, 6400, 8192, "-DIMX_TILE_N=128 -DIMX_WG_M=64 " },

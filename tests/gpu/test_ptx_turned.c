@@ -1,7 +1,7 @@
 /* test_ptx_turned.c - Hopper's turned tiles and its tiles of 192 rows as the compiler makes them,
  * run instruction by instruction on fake GPUs, against a loop in float64: one to three warpgroups,
- * two blocks a tile, both layouts of b, edges on all sides, a's rows from where they are and as
- * they arrive from a peer, and c's as a kernel behind adds them up. */
+ * two to eight blocks a tile, both layouts of b, edges on all sides, a's rows from where they are
+ * and as they arrive from a peer, and c's as a kernel behind adds them up. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,6 +33,15 @@ static const product alone[] = {
     { 160, 2104, 200, BF16, KN, 1, 0, 160, 192, 0 },
     { 152, 2112, 136, F16, NK, 1, 0, 152, 192, 0 },
     { 144, 250, 2504, BF16, NK, 1, 0, 144, 64, 0 }, /* by two blocks */
+    /* By four, */
+    { 24, 120, 2504, BF16, NK, 1, 0, 64, 64, 0 },
+    { 100, 125, 4168, F16, NK, 1, 0, 128, 64, 0 },
+    { 100, 64, 2504, BF16, KN, 0, 0, 128, 64, 4 },
+    /* and by eight. */
+    { 40, 60, 2504, BF16, NK, 1, 0, 64, 64, 0 },
+    { 100, 64, 2056, F16, KN, 0, 0, 128, 64, 0 },
+    { 150, 63, 2504, BF16, NK, 1, 0, 192, 64, 0 },
+    { 128, 128, 4104, BF16, NK, 1, 0, 128, 128, 0 },
     { 180, 1400, 136, BF16, NK, 1, 1, 192, 128, 0 },
     { 190, 1048, 72, F16, NK, 1, 1, 192, 96, 0 },
     { 384, 800, 136, BF16, KN, 0, 1, 192, 160, 0 },

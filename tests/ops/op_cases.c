@@ -340,6 +340,8 @@ static const op_case large[] = {
     /* Tiles of 224 columns in the form for all GPUs. */
     { .m = 512, .n = 1112, .k = 200, .dtype = IMBREX_F16, .layout = IMBREX_NK, .sms = 20 },
     { .m = 1400, .n = 712, .k = 1096, .dtype = IMBREX_F16, .layout = IMBREX_KN, .gathered = 1 },
+    /* Few tiles of a long k, which eight blocks make where nothing else depends on them. */
+    { .m = 150, .n = 520, .k = 4168, .dtype = IMBREX_BF16, .layout = IMBREX_NK, .bias = 1 },
 };
 
 bool op_cases_get_large(int number, op_case *c)

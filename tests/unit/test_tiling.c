@@ -183,7 +183,7 @@ static void plan_and_kernel_agree(int64_t m, int64_t n, int64_t k, int features)
     sscanf(strstr(kernel.options, "-DIMX_TILE_M="), "-DIMX_TILE_M=%d -DIMX_TILE_N=%d", &tile_m,
            &tile_n);
     sscanf(strstr(kernel.options, "-DIMX_CLUSTER_M="), "-DIMX_CLUSTER_M=%d", &cluster_m);
-    int split = strstr(kernel.options, "-DIMX_SPLIT") ? 2 : 1;
+    int split = strstr(kernel.options, "-DIMX_SPLIT=2") ? 2 : 1;
     assert_int_equal(kernel.cluster, cluster_m * split);
     /* Those without a tile push all the same. */
     bool pushes = features & IMX_GEMM_PUSHES;

@@ -70,8 +70,10 @@
  *   IMX_GEMM_MERGED: whoever sends them, tiles have rows of several ranks; IMX_GEMM_SUMMABLE: and
  *            REDUCE_PUSH is possible: for the choice of tiles
  *
- *   IMX_GEMM_INVARIANT: an element's products are added up as n and k alone decide: two blocks do
- *            not make a tile, and no BLAS is asked
+ *   IMX_GEMM_INVARIANT: an element's products are added up as n and k alone decide: no two
+ *            blocks make a tile, and no BLAS is asked
+ *
+ *   IMX_GEMM_DEEP: four or eight blocks may make a tile, each of a part of k; not with SCATTERS
  *
  *   IMX_GEMM_FAST: sums of 8-bit a and b may stay in the tensor cores over all of k
  *
@@ -109,6 +111,7 @@ enum {
     IMX_GEMM_FAST = 2048,
     IMX_GEMM_REDUCE_ALL = 4096,
     IMX_GEMM_REDUCE_FAN = 8192,
+    IMX_GEMM_DEEP = 16384,
 };
 
 typedef struct imx_gemm_args {

@@ -39,6 +39,7 @@ static imx_tiling tiling_of(const imx_gemm_args *args, const imx_cuda_target *ta
         .scatters = (args->features & IMX_GEMM_SCATTERS) != 0,
         .hooks = (args->features & IMX_GEMM_HOOKS) != 0,
         .invariant = (args->features & IMX_GEMM_INVARIANT) != 0,
+        .deep = (args->features & IMX_GEMM_DEEP) != 0,
         .spanning = (args->features & IMX_GEMM_SPANNING) != 0,
         .summable = (args->features & IMX_GEMM_SUMMABLE) != 0,
         .spans = s->spans,

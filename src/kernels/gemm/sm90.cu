@@ -15,7 +15,7 @@
  *     consumer 1                                              | tile 1: mul 0 | ...
  *
  *     shared: | stages x (a [TILE_M, 64] | b [TILE_N, 64] or [64, TILE_N]) | pieces of c |
- *             | halves of sums (IMX_SPLIT) | pieces of a for peers (IMX_BULK) |
+ *             | other blocks' sums (IMX_SPLIT) | pieces of a for peers (IMX_BULK) |
  *             | notes, the next tiles, the block's words | barriers |
  *
  * The blocks of a cluster, IMX_CLUSTER_M below each other, make one tile of the schedule.  They
@@ -31,7 +31,7 @@
  *   IMX_BUFFERS 1 | 2, pieces of c that a consumer warp has room for
  *   IMX_TURNED  the tile is made as its transpose (sm90_turned.cuh): IMX_TILE_M is a multiple of 8,
  *               IMX_TILE_N 64 | 128 | 192
- *   IMX_SPLIT   the cluster is two blocks that make a tile together (sm90_split.cuh)
+ *   IMX_SPLIT   2 | 4 | 8, blocks of the cluster, which make a tile together (sm90_split.cuh)
  *   IMX_BULK    what push sends goes by the copy engine: there is room for it (sm90_push.cuh)
  * Of operands and order (launch.c):
  *   IMX_F16     else bf16                      IMX_B_KN      b is [k, n], else [n, k]
@@ -170,7 +170,7 @@ IMX_FN void consume(const imx_gemm_args &args, const imbrexd_watch *watch,
     uint32_t packed[HALVES][IMX_ACC / 2];
     place at = { 0, 0 };
     uint32_t turn = consumer == 0; /* the first may begin at once */
-    uint32_t exchanged = 0;        /* tiles that two blocks made, their parity */
+    uint32_t exchanged = 0;        /* tiles that several blocks made, their parity */
     if (TURNS == 2 && consumer == 1) {
         tile = 1;
         skip(&at, (uint32_t)steps_of(args));

@@ -18,7 +18,7 @@ IMX_FN bool ends_with_loads(const imx_gemm_args &args)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-#if defined(IMX_SPLIT) || IMX_CLUSTER_M > 1
+#if IMX_SPLIT > 1 || IMX_CLUSTER_M > 1
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
         imx_gemm(const __grid_constant__ prologue::params params,
@@ -39,8 +39,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbar_init(full_of(base, i), 1);
             mbar_init(empty_of(base, i), CONSUMERS / TURNS * IMX_CLUSTER_M + prologue::READERS);
         }
-        for (uint32_t i = 0; i < 2 * CONSUMERS * 4 && SPLIT > 1; i++)
-            mbar_init(halves_of(base, i), 1);
+        for (uint32_t i = 0; i < CONSUMERS * 4 && SPLIT > 1; i++) {
+            mbar_init(sums_of(base, i), 1);
+            mbar_init(room_of(base, i), SPLIT - 1);
+        }
         for (uint32_t i = 0; i < TURNS && TURNS == 2; i++)
             mbar_init(turn_of(base, i), 1);
         mbar_init_fence();
@@ -82,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         consume(args, &watch, maps, (int)threadIdx.x / 128 - 1);
     }
     if (CLUSTER > 1)
-        cluster_barrier(); /* the other block still arrives at barriers here */
+        cluster_barrier(); /* other blocks still arrive at barriers here */
     if (ENDS_LATE) {
         if (CLUSTER == 1)
             __syncthreads();

@@ -55,6 +55,7 @@ enum {
     SUM_NAP_NS = 25,
     SUM_NAP_MOST_NS = 3000,
 };
+static_assert(SPLIT <= 2, "a tile's groups are one block's, or the other's");
 static_assert(SPLIT * SUM_UNITS * 32 <=
                   (IMX_TILE_N + IMX_SUM_COLS - 1) / IMX_SUM_COLS * IMX_SUM_COLS,
               "a group has its place");

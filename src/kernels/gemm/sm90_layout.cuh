@@ -15,6 +15,10 @@
 #define IMX_HAS_SECOND(one, second, ...) second
 #define IMX_HAS_COMMA_1                  ,
 
+#ifndef IMX_SPLIT
+#define IMX_SPLIT 1
+#endif
+
 #ifdef IMX_EIGHT
 enum { EIGHT = 1 };
 #else
@@ -29,7 +33,7 @@ enum {
     BULK = IMX_HAS(IMX_BULK),
     TURNED = IMX_HAS(IMX_TURNED),
     TURNS = IMX_HAS(IMX_PINGPONG) ? 2 : 1,
-    SPLIT = IMX_HAS(IMX_SPLIT) ? 2 : 1,
+    SPLIT = IMX_SPLIT, /* blocks that make a tile together, a piece each */
     /* Threads: who waits and loads, and the rest of its warp, which lists more tiles. */
     PRODUCERS = IMX_HAS(IMX_LISTED_ONCE) ? 1 : 32,
     CONSUMERS = TURNS == 2 ? 2 : (TURNED ? IMX_TILE_N : IMX_TILE_M) / IMX_WG_M,
@@ -48,7 +52,7 @@ enum {
     B_BYTES = B_COLS * 128,
     STAGE_BYTES = A_BYTES + B_BYTES,
     /* Columns of c that one store takes, of a turned tile rows, and bits of its swizzle. */
-    PIECE_COLS = SPLIT > 1              ? IMX_SUMS_N / 2
+    PIECE_COLS = SPLIT > 1              ? IMX_SUMS_N / SPLIT
                  : TURNED               ? 16
                  : IMX_TILE_N % 64 == 0 ? 64
                  : IMX_TILE_N % 32 == 0 ? 32
@@ -64,7 +68,7 @@ enum {
     PIECES_APART = ONE_BUFFER ? 4 : 1, /* steps */
     C_AT = IMX_STAGES * STAGE_BYTES,
     EXCHANGE_AT = C_AT + CONSUMERS * 4 * IMX_BUFFERS * PIECE_BYTES, /* with IMX_SPLIT */
-    EXCHANGE_BYTES = 32 * IMX_SUMS_N,                               /* a warp: half of its sums */
+    EXCHANGE_BYTES = 64 * IMX_SUMS_N / SPLIT, /* of a warp, what one block sends: a piece's sums */
     BULK_AT = EXCHANGE_AT + (SPLIT - 1) * CONSUMERS * 4 * EXCHANGE_BYTES, /* with IMX_BULK */
     INFO_AT = BULK_AT + BULK * 2 * IMX_SM90_BULK,
     INFO_BYTES = 32,
@@ -75,7 +79,7 @@ enum {
     NOTES_AT = WORDS_AT + IMX_SM90_WORDS, /* a warp's own: of the tile in its registers, and the
                                            * one before */
     BARRIERS_AT = NOTES_AT + CONSUMERS * 4 * 2 * INFO_BYTES,
-    BARRIERS = 2 * IMX_STAGES + (TURNS == 2 ? 2 : 0) + (SPLIT - 1) * 2 * CONSUMERS * 4,
+    BARRIERS = 2 * IMX_STAGES + (TURNS == 2 ? 2 : 0) + (SPLIT > 1) * 2 * CONSUMERS * 4,
     BULK_BARRIERS_AT = BARRIERS_AT + BARRIERS * 8,
     SHARED_BYTES = BULK_BARRIERS_AT + BULK * 2 * 8,
     POST_AFTER = 4, /* steps after a tile's last piece was stored: it has landed by then */
@@ -126,13 +130,14 @@ typedef struct block_words {
 static_assert(TURNS == 1 || IMX_WG_M == IMX_TILE_M,
               "taking turns, a warpgroup has whole tiles, all of the same depth");
 static_assert(SPLIT == 1 || (TURNS == 1 && IMX_WG_M == 64 && IMX_CLUSTER_M == 1),
-              "the two blocks of a split tile have nothing else to share");
+              "the blocks of a split tile have nothing else to share");
 static_assert(!EIGHT || (TURNS == 1 && SPLIT == 1 && !B_KN && !BULK && !TURNED),
               "a and b of 8 bits have none of these");
 static_assert(sizeof(tile_info) <= INFO_BYTES, "a note has its place");
 static_assert(sizeof(block_words) <= IMX_SM90_WORDS, "and so have a block's words");
 static_assert(TURNS == 2 || HALVES == 1, "who shares a tile has 64 rows of it, or columns");
-static_assert(TURNS == 2 || !TURNED || IMX_TILE_M % (8 * SPLIT) == 0, "of eight, in each piece");
+static_assert(TURNS == 2 || !TURNED || IMX_TILE_M % 8 == 0, "of eight, in each piece");
+static_assert(SPLIT == 1 || IMX_SUMS_N % (8 * SPLIT) == 0, "and as many in each");
 static_assert(BULK_AT % 128 == 0, "where bulk copies are fast");
 static_assert(!ONE_BUFFER || BULK, "no parts come through the stages, nobody else meets there");
 static_assert(!ONE_BUFFER || CONSUMERS * 4 * PIECES * PIECE_BYTES <= C_AT, "a tile fits there");
@@ -176,7 +181,7 @@ IMX_FN int block_m(void)
     return IMX_CLUSTER_M > 1 ? (int)cluster_cta() : 0;
 }
 
-/* Which steps of k are this block's: every second one, or all. */
+/* Which steps of k are this block's: every SPLIT-th one from this on. */
 IMX_FN int split_block(void)
 {
     return SPLIT > 1 ? (int)cluster_cta() : 0;
@@ -273,15 +278,15 @@ IMX_FN uint32_t turn_of(uint32_t base, uint32_t consumer)
     return base + BARRIERS_AT + (2 * IMX_STAGES + consumer) * 8;
 }
 
-/* With IMX_SPLIT, of each warp: the other block's half has come, and has room for this one's. */
-IMX_FN uint32_t halves_of(uint32_t base, uint32_t warp)
+/* With IMX_SPLIT, of each warp: the other blocks' sums have come, and have room for this one's. */
+IMX_FN uint32_t sums_of(uint32_t base, uint32_t warp)
 {
     return base + BARRIERS_AT + (2 * IMX_STAGES + warp) * 8;
 }
 
 IMX_FN uint32_t room_of(uint32_t base, uint32_t warp)
 {
-    return halves_of(base, CONSUMERS * 4 + warp);
+    return sums_of(base, CONSUMERS * 4 + warp);
 }
 
 /* ---- between threads ------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * Large products run at the card's power limit, so that the choice is between waves (what the last,
  * partly filled one wastes) and energy (wide tiles read less).  Small m is bound by reading b once:
  * narrow tiles, or tiles split between two blocks, so that every block has as much of it to bring.
+ * Where tiles are few and k is long, more blocks share one.
  */
 #include "sm90_tune.h"
 
@@ -74,6 +75,22 @@ enum {
     TURNED_SHARD = 4096,
     WAVES_FEW = 3,
     WAVES_MANY = 8,
+    /* Tiles that four or eight blocks make, where others leave half of the GPU idle: guesses.  A
+     * step of k takes so long for each row of a and of b, or for a product of so many elements a
+     * ns; memory has so many bytes a ns; an exchange takes so long, and for its bytes. */
+    DEEP_ROW_PS = 1230,
+    DEEP_ELEMENTS = 56,
+    DEEP_MEMORY = 4000,
+    DEEP_MEET_NS = 1500,
+    DEEP_SENT = 30,
+    DEEP_STAGES = 4,
+    DEEP_COLS = 64, /* and twice as many */
+    DEEP_TURNED_LEAST = 160,
+    DEEP_TURNED = 32,
+    DEEP_MOST = 8,
+    DEEP_STEPS = 4,     /* of k, at least, of a block */
+    DEEP_PROMISED = 10, /* percent that it must promise to save */
+    CLUSTER_SMS = 16,   /* of those that clusters of more than two lie in */
 };
 
 /* cost: of an element of the tile, in thousandths of a wide one's. */
@@ -126,7 +143,7 @@ static int sums_n(const imx_sm90_config *c)
 int imx_sm90_tune_piece_cols(const imx_sm90_config *c)
 {
     if (c->split > 1)
-        return sums_n(c) / 2;
+        return sums_n(c) / c->split;
     if (c->turned)
         return TURNED_PIECE;
     return c->tile_n % 64 == 0 ? 64 : c->tile_n % 32 == 0 ? 32 : c->tile_n / 2;
@@ -143,7 +160,7 @@ size_t imx_sm90_tune_shared_bytes(const imx_sm90_config *c, int b_kn)
     size_t stage = ((size_t)c->tile_m + b_cols) * TILE_K_BYTES;
     size_t warps = (size_t)consumers(c) * 4;
     size_t pieces = warps * (size_t)c->buffers * 16 * 2 * (size_t)imx_sm90_tune_piece_cols(c);
-    size_t sums = c->split > 1 ? warps * 32 * (size_t)sums_n(c) : 0;
+    size_t sums = warps * (size_t)(c->split - 1) * 64 * (size_t)(sums_n(c) / c->split);
     size_t notes = (size_t)c->stages * 32 + LIST + warps * 2 * 32;
     size_t barriers =
         (size_t)c->stages * 16 + (c->pingpong ? 16 : 0) + (c->split > 1 ? warps * 16 : 0);
@@ -442,6 +459,67 @@ static bool fits(const imx_sm90_config *c, int b_kn)
     return imx_sm90_tune_shared_bytes(c, b_kn) <= SHARED_MOST;
 }
 
+/* Clusters of so many blocks that are sure to be there at once: the larger ones lie within parts of
+ * a GPU. */
+static int clusters_at_once(int blocks, int cluster)
+{
+    if (cluster <= 2 || blocks < CLUSTER_SMS)
+        return blocks / cluster;
+    return blocks / CLUSTER_SMS * (CLUSTER_SMS / cluster);
+}
+
+/* Nanoseconds that a product of one wave takes. */
+static int64_t deep_time(const imx_sm90_input *in, const imx_sm90_config *c)
+{
+    int64_t rows = c->tile_m < in->m ? c->tile_m : in->m, split = c->split;
+    int64_t loads = (rows + c->tile_n) * DEEP_ROW_PS / 1000;
+    int64_t products = c->tile_m * c->tile_n / DEEP_ELEMENTS;
+    int64_t made = imx_schedule_ceil(in->k, 64 * split) * (loads > products ? loads : products);
+    int64_t read = (in->m + in->n) * in->k * 2 / DEEP_MEMORY;
+    int64_t sent = 4 * c->tile_m * c->tile_n * (split - 1) / split;
+    return (made > read ? made : read) + (split > 1 ? DEEP_MEET_NS + sent / DEEP_SENT : 0);
+}
+
+static void try_deep(const imx_sm90_input *in, const imx_sm90_config *c, imx_sm90_config *best)
+{
+    imx_sm90_config least = *c;
+    least.stages = DEEP_STAGES;
+    least.buffers = 1;
+    if (tiles(in, c->tile_m, c->tile_n) <= clusters_at_once(in->sms, c->split) &&
+        fits(&least, in->b_kn) && deep_time(in, c) < deep_time(in, best))
+        *best = *c;
+}
+
+/* Where known leaves half of the GPU idle, tiles of four or eight blocks if they promise enough. */
+static imx_sm90_config deep(const imx_sm90_input *in, const imx_sm90_config *known)
+{
+    int cluster = known->cluster_m * known->split;
+    int64_t busy = cluster * tiles(in, known->tile_m * known->cluster_m, known->tile_n);
+    imx_sm90_config best = *known, c = *known;
+    if (!in->deep || in->eight || in->scatters || !may_split(in) || 2 * busy > in->sms)
+        return best;
+    c.wg_m = 64;
+    c.pingpong = 0;
+    c.stages = STAGES_MOST;
+    c.cluster_m = 1;
+    int64_t most = imx_schedule_ceil(in->k, DEEP_STEPS * 64);
+    for (c.split = 4; c.split <= most && c.split <= DEEP_MOST; c.split *= 2) {
+        for (c.tile_n = DEEP_COLS; c.tile_n <= 2 * DEEP_COLS; c.tile_n += DEEP_COLS) {
+            c.turned = 0;
+            c.tile_m = in->m <= ROWS_SMALL ? 64 : 128;
+            try_deep(in, &c, &best);
+            c.turned = 1;
+            for (c.tile_m = DEEP_TURNED_LEAST; in->m > ROWS_FEW && c.tile_m <= TURNED_MOST;
+                 c.tile_m += DEEP_TURNED) {
+                if (c.tile_m % (8 * c.split) == 0)
+                    try_deep(in, &c, &best);
+            }
+        }
+    }
+    bool promised = 100 * deep_time(in, &best) < (100 - DEEP_PROMISED) * deep_time(in, known);
+    return promised ? best : *known;
+}
+
 /* Pieces of an 8-bit tile that there is room for: all, or as many as leave enough stages. */
 static void make_room_for_tile(imx_sm90_config *c)
 {
@@ -474,7 +552,8 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
     imx_sm90_config c = in->eight          ? eight(in, rows)
                         : rows <= ROWS_FEW ? small(in, rows)
                                            : large(in);
-    c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a half is one piece */
+    c = deep(in, &c);
+    c.buffers = c.pingpong || c.split > 1 ? 1 : 2; /* in turns there is time; a part is one piece */
     if (in->eight)
         make_room_for_tile(&c);
     while (!fits(&c, in->b_kn))
@@ -489,7 +568,8 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 
     c.cluster = c.cluster_m * c.split;
     c.room = room(in, consumers(&c));
-    int64_t most = c.room / c.cluster, needed = tiles(in, c.tile_rows, c.tile_cols);
+    int64_t most = clusters_at_once(c.room, c.cluster);
+    int64_t needed = tiles(in, c.tile_rows, c.tile_cols);
     int64_t clusters = needed < most ? needed : most;
     c.blocks = (int)(clusters > 0 ? clusters : 1) * c.cluster;
     return c;
@@ -497,10 +577,13 @@ imx_sm90_config imx_sm90_tune(const imx_sm90_input *in)
 
 int imx_sm90_tune_options(const imx_sm90_config *c, char *text, size_t size)
 {
+    char split[24] = "";
+    if (c->split > 1)
+        snprintf(split, sizeof split, " -DIMX_SPLIT=%d", c->split);
     return snprintf(text, size,
                     "-DIMX_TILE_M=%d -DIMX_TILE_N=%d -DIMX_WG_M=%d%s -DIMX_STAGES=%d "
                     "-DIMX_BUFFERS=%d -DIMX_CLUSTER_M=%d%s%s%s",
                     c->tile_m, c->tile_n, c->wg_m, c->pingpong ? " -DIMX_PINGPONG" : "", c->stages,
-                    c->buffers, c->cluster_m, c->split > 1 ? " -DIMX_SPLIT" : "",
-                    c->turned ? " -DIMX_TURNED" : "", c->bulk ? " -DIMX_BULK" : "");
+                    c->buffers, c->cluster_m, split, c->turned ? " -DIMX_TURNED" : "",
+                    c->bulk ? " -DIMX_BULK" : "");
 }

@@ -22,6 +22,7 @@ typedef struct imx_sm90_input {
     int spanning;    /* likewise, and tiles have rows of several ranks, which may come and read */
     int summable;    /* spanning: the kernel may add them up, instead */
     int invariant;   /* k is added up in one order, whatever m is: by one block */
+    int deep;        /* four or eight blocks may make a tile */
     int spans;       /* tiles end where they end, and not where the ranks' rows do */
     int pushes;      /* a's rows go to peers, chunk by chunk, beneath the product */
 } imx_sm90_input;
@@ -34,7 +35,7 @@ typedef struct imx_sm90_config {
     int pingpong;             /* warpgroups take turns */
     int stages;               /* of 128 bytes along k */
     int cluster_m;            /* blocks of a cluster, below each other */
-    int split;                /* blocks, 1 or 2, that make a tile together: a cluster's, too */
+    int split;                /* blocks, 1, 2, 4 or 8, that make a tile together: a cluster's */
     int buffers;              /* pieces of c a warp has room for, 1 or 2; of 8 bits half or more */
     int halved;               /* half a tile has to leave before there is room for all of it */
     int bulk;                 /* the copy engine pushes, by way of shared memory */

@@ -104,6 +104,7 @@ imx_tiling imx_tiling_choose(const imx_tiling_input *in)
             .spanning = in->spanning,
             .summable = in->summable,
             .invariant = in->invariant,
+            .deep = in->deep,
             .spans = in->spans,
             .pushes = in->pushes,
         };

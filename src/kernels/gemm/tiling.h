@@ -22,6 +22,7 @@ typedef struct imx_tiling_input {
     int spanning;      /* likewise, and tiles have rows of several ranks */
     int summable;      /* spanning: the kernel may add the tiles up */
     int invariant;     /* k is added up as n and k alone decide */
+    int deep;          /* of one rank, whose tiles four or eight blocks may make */
     int spans;         /* tiles may have rows of several ranks, of chunk after chunk */
     int pushes;        /* a goes to peers chunk by chunk; tiles are the same */
 } imx_tiling_input;
