@@ -267,19 +267,23 @@ imbrex_status bench_op_router(imbrex_group *group, const bench_shape *s, int ran
     return create(group, op->info, &desc, &shape, plan);
 }
 
-/* One rank alone gathers nothing: what is left is the product. */
+/* The row of a product without peers. */
+static const imbrex_op_info *product_row(void)
+{
+    const imbrex_op_info *info;
+    for (int i = 0; (info = imbrex_op(i)) && strcmp(info->name, "gemm") != 0; i++)
+        ;
+    return info;
+}
+
 imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, int ranks,
                                imbrex_plan **plan)
 {
     const bench_shape shape = alone_of(s, ranks);
     imbrex_gemm_desc desc = bench_op_desc(s, "sequential");
     desc.chunk_rows = 0;
-    read_rows();
     bool own = s->op->experts || s->op->cache;
-    const bench_op *op = own ? s->op : ops;
-    while (!own && (!op->info || !op->product || !op->a_is_shard))
-        op++;
-    return create(alone, op->info, &desc, &shape, plan);
+    return create(alone, own ? s->op->info : product_row(), &desc, &shape, plan);
 }
 
 /* ---- norms ----------------------------------------------------------------------------------- */
