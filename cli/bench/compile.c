@@ -150,10 +150,6 @@ static int read_request(const options_page *page, const char *ops, request *q)
         const bench_op *op = q->shapes.list[true][i].op;
         if (op->meets)
             wrong = options_wrong(page, "%s is no plan: there is nothing to compile", op->name);
-        if (op->alone)
-            wrong = options_wrong(
-                page, "%s is no plan of its own: a product with --ranks 1 has the same kernel",
-                op->name);
     }
     return wrong;
 }

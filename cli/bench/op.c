@@ -118,7 +118,7 @@ void bench_op_names(bench_ops which, const char *between, char *text, size_t siz
         *text = '\0';
     for (int i = 0; i < op_count && length < size; i++) {
         const bench_op *op = &ops[i];
-        if (which == BENCH_OPS_ALL ||
+        if (which == BENCH_OPS_ALL || (which == BENCH_OPS_PLANS && op->alone) ||
             (op->info && (which == BENCH_OPS_PLANS || (op->product && !op->experts))))
             length += (size_t)snprintf(text + length, size - length, "%s%s", length ? between : "",
                                        op->name);
@@ -198,6 +198,15 @@ static imbrex_status create(imbrex_group *group, const imbrex_op_info *info,
     return status;
 }
 
+/* The row of a product without peers. */
+static const imbrex_op_info *product_row(void)
+{
+    const imbrex_op_info *info;
+    for (int i = 0; (info = imbrex_op(i)) && strcmp(info->name, "gemm") != 0; i++)
+        ;
+    return info;
+}
+
 imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const char *algorithm,
                             imbrex_plan **plan)
 {
@@ -206,7 +215,7 @@ imbrex_status bench_op_plan(imbrex_group *group, const bench_shape *s, const cha
         desc.m = s->plan_m;
         desc.m_least = 0;
     }
-    return create(group, s->op->info, &desc, s, plan);
+    return create(group, s->op->alone ? product_row() : s->op->info, &desc, s, plan);
 }
 
 imbrex_status bench_op_tune(imbrex_group *group, const bench_shape *s,
@@ -265,15 +274,6 @@ imbrex_status bench_op_router(imbrex_group *group, const bench_shape *s, int ran
     while (!op->experts || !op->a_is_shard)
         op++;
     return create(group, op->info, &desc, &shape, plan);
-}
-
-/* The row of a product without peers. */
-static const imbrex_op_info *product_row(void)
-{
-    const imbrex_op_info *info;
-    for (int i = 0; (info = imbrex_op(i)) && strcmp(info->name, "gemm") != 0; i++)
-        ;
-    return info;
 }
 
 imbrex_status bench_op_product(imbrex_group *alone, const bench_shape *s, int ranks,

@@ -65,12 +65,11 @@ static void usage_gives_2(void **state)
     tool_gives("compile ag_gemm,foo", 2,
                "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter, "
                "all_reduce, all_to_all, gemm_ar, ag_moe, moe_rs, dispatch, combine, "
-               "merge_states, flash_decode\n");
+               "merge_states, flash_decode, gemm\n");
     tool_gives("compile --shapes 'foo:64,64,64'", 2,
                "no operator 'foo': want one of ag_gemm, gemm_rs, all_gather, reduce_scatter, "
                "all_reduce, all_to_all, gemm_ar, ag_moe, moe_rs, dispatch, combine, "
-               "merge_states, flash_decode\n");
-    tool_gives("compile gemm", 2, "a product with --ranks 1 has the same kernel");
+               "merge_states, flash_decode, gemm\n");
     tool_gives("compile barrier", 2, "barrier is no plan: there is nothing to compile");
     tool_gives("compile ag_gemm --shapes 'gemm_rs:64,64,64'", 2,
                "imbrex compile: --shapes has none for ag_gemm: add one, or leave ag_gemm out");
