@@ -89,8 +89,11 @@ enum {
     DEEP_TURNED_LEAST = 160,
     DEEP_TURNED = 32,
     DEEP_MOST = 8,
-    DEEP_STEPS = 4,     /* of k, at least, of a block */
-    DEEP_PROMISED = 10, /* percent that it must promise to save */
+    DEEP_STEPS = 4, /* of k, at least, of a block */
+    /* Percent that it must promise to save.  Of more rows 220 x 1024 x 4096 and 2000 x 128 x 4096
+     * promised 15 and 28, and took 5 and 7 more. */
+    DEEP_PROMISED = 10,
+    DEEP_PROMISED_MORE = 30,
     /* Clusters of four and of eight lie within parts of a GPU: on an H200, of so many SMs, there
      * were 28 and 12 at once, and 32 and 16 were not. */
     CLUSTER_SMS = 132,
@@ -521,8 +524,8 @@ static imx_sm90_config deep(const imx_sm90_input *in, const imx_sm90_config *kno
             }
         }
     }
-    bool promised = 100 * deep_time(in, &best) < (100 - DEEP_PROMISED) * deep_time(in, known);
-    return promised ? best : *known;
+    int least = in->m <= ROWS_FEW ? DEEP_PROMISED : DEEP_PROMISED_MORE;
+    return 100 * deep_time(in, &best) < (100 - least) * deep_time(in, known) ? best : *known;
 }
 
 /* Pieces of an 8-bit tile that there is room for: all, or as many as leave enough stages. */
