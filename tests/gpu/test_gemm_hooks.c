@@ -41,6 +41,11 @@ static const hooks_case cases[] = {
       .text = true,
       .options = "-DHOOKS_SUM",
       .runs = 4 },
+    { .gemm = { .m = 57, .n = 31, .k = 19, .dtype = IMBREX_F32, .chunk_rows = 8, .sms = 3 },
+      .text = true,
+      .backwards = true,
+      .options = "-DHOOKS_SUM",
+      .runs = 4 },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -66,6 +71,29 @@ static void same_on_fake_gpus(void **state)
         c.gemm.sms = 4;
         ranks_desc desc = { .size = 1 + 2 * i };
         assert_int_equal(fake_ranks_run(&desc, 3, run_case, &c), 0);
+    }
+}
+
+/* Their PTX, with SUM and without; n = 44: element by element. */
+static void same_as_they_are_compiled(void **state)
+{
+    (void)state;
+    static const hooks_case compiled[] = {
+        { .gemm = { .m = 300, .n = 64, .k = 64, .chunk_rows = 16 }, .options = "-DHOOKS_SUM" },
+        { .gemm = { .m = 300, .n = 44, .k = 64, .chunk_rows = 16 },
+          .backwards = true,
+          .options = "-DHOOKS_SUM" },
+        { .gemm = { .m = 300, .n = 64, .k = 64, .chunk_rows = 16 } },
+    };
+    if (SANITIZED || !fake_ranks_can_compile())
+        skip();
+    for (size_t i = 0; i < sizeof compiled / sizeof compiled[0]; i++) {
+        hooks_case c = compiled[i];
+        c.gemm.sms = 3;
+        c.text = true;
+        c.runs = 3;
+        ranks_desc desc = { .size = 3 };
+        assert_int_equal(fake_ranks_run_compiled(&desc, 3, 9, run_case, &c), 0);
     }
 }
 
@@ -507,6 +535,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_as_the_library),
         cmocka_unit_test(same_on_fake_gpus),
+        cmocka_unit_test(same_as_they_are_compiled),
         cmocka_unit_test(refused_launches_do_not_count),
         cmocka_unit_test(mistakes_are_found),
         cmocka_unit_test(wrong_on_cpu),

@@ -396,10 +396,10 @@ static imbrexd_gemm gemm_of(const imx_gemm_args *args)
 }
 
 /* A tile of own rows becomes their sum; 0: gave up. */
-static int sum_own(const imx_gemm_user_args *args, const imbrexd_gemm *gemm, const imx_tile *tile,
-                   int chunk)
+static int sum_own(const imx_gemm_user_args *args, const imbrexd_gemm *gemm, const imx_tile *tile)
 {
     const imx_user_args *user = &args->user;
+    int chunk = tile->chunk - tile->rank * gemm->chunks;
     imbrexd_gemm_sum sum = { 0 };
     if (!imx_user_goes_on(user, IMBREXD_HOOK_SUM,
                           user->hooks->sum(user->args, &user->team, gemm, chunk, &sum)))
@@ -409,6 +409,21 @@ static int sum_own(const imx_gemm_user_args *args, const imbrexd_gemm *gemm, con
             (size_t)((tile->rank_row + i) * gemm->n + tile->col) * imx_dtype_size(gemm->dtype);
         gemm->add(gemm->dtype, (char *)sum.to + at, (const char *)sum.parts + at, sum.stride_bytes,
                   gemm->ranks, tile->cols);
+    }
+    return 1;
+}
+
+/* Those that hooked_tiles has made, behind all of them, so that any order will do; 0: gave up. */
+static int sum_own_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm,
+                         const imbrexd_block *block, int count)
+{
+    const imx_user_args *user = &args->user;
+    const imx_schedule *s = &args->gemm.schedule;
+    for (long long i = block->index; i < gemm->tiles; i += count) {
+        unsigned index = user->hooks->order(user->args, &user->team, gemm, (unsigned)i);
+        imx_tile tile = imx_schedule_tile(s, index);
+        if (tile.rank == user->team.rank && !sum_own(args, gemm, &tile))
+            return 0;
     }
     return 1;
 }
@@ -446,10 +461,8 @@ static int hooked_tiles(const imx_gemm_user_args *args, const imbrexd_gemm *gemm
         one_product(&args->gemm, block, &tile, i, &p);
         if (count_tile(&args->gemm, &tile))
             hooks->done(user->args, &user->team, gemm, tile.rank, chunk);
-        if (hooks->sum && tile.rank == args->gemm.team.rank && !sum_own(args, gemm, &tile, chunk))
-            return 0;
     }
-    return 1;
+    return !hooks->sum || sum_own_tiles(args, gemm, block, count);
 }
 
 /* One block more than multiply runs beside the product: on a GPU those are warps. */
