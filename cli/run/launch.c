@@ -302,6 +302,11 @@ static void react_to_signal(launcher *l)
 static void react_to_time(launcher *l)
 {
     int64_t now = now_ms();
+    if (now >= l->judge_at || (now >= l->timeout_at && l->first >= 0)) {
+        l->judge_at = NEVER;
+        if (!l->failed)
+            fail_first(l);
+    }
     if (now >= l->timeout_at) {
         relay_say(l->lines, "imbrex: not done after %g s; ending all ranks", l->options->timeout_s);
         l->timeout_at = NEVER;
@@ -309,11 +314,6 @@ static void react_to_time(launcher *l)
         earlier(&l->kill_at, now + grace_ms(l));
         l->status = l->failed ? l->status : LAUNCH_TIMED_OUT;
         l->failed = true;
-    }
-    if (now >= l->judge_at) {
-        l->judge_at = NEVER;
-        if (!l->failed)
-            fail_first(l);
     }
     if (now >= l->term_at) {
         l->term_at = NEVER;
