@@ -30,7 +30,7 @@ imx_gemm_args imx_gemm_alone_args(const imx_variant *variant, int64_t m)
         .scaling = (int)s->scaling,
         .row_scales = (int)imx_shape_row_scales(s),
         .features = IMX_GEMM_GATHERS /* own = 0: of oneself */ |
-                    (config->alone ? 0 : IMX_GEMM_DEEP) /* not as other algorithms have it */ |
+                    (config->deep ? IMX_GEMM_DEEP : 0) |
                     (config->invariant ? IMX_GEMM_INVARIANT : 0) |
                     (s->fast_accumulation ? IMX_GEMM_FAST : 0),
         .slices = 1,

@@ -301,7 +301,7 @@ imx_tune_input imx_request_input(const imbrex_group *group, const imx_request *r
         .shard_residual = norm.shard_residual,
         .norms = norm.rms || norm.quant,
         .invariant = number_named(r->op, r->desc, "batch_invariant") != 0,
-        .deep = r->op->alone,
+        .deep = r->op->alone && group->sharers == 1 && !r->sms,
         .ranks = r->op->alone ? 1 : group->size,
         .nodes = r->op->alone ? 1 : group->nodes.count,
         .net_workers = group->net_facts.workers,

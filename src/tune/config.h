@@ -31,7 +31,8 @@ typedef struct imx_tune_input {
     bool scatters;       /* c goes to its rows' owners; else a comes from them */
     bool hooks;          /* the product is of a caller's kernel */
     bool invariant;      /* a row's bits do not depend on m */
-    bool deep;           /* of one rank alone: four or eight blocks may make a tile */
+    bool deep;           /* of one rank, which has a GPU to itself: four or eight blocks, which have
+                            to be near each other, may make a tile */
     int ranks;
     int nodes;              /* that they are on */
     int net_workers;        /* of the device, that the engine between nodes takes */
@@ -59,7 +60,8 @@ typedef struct imx_config {
     int chunks;        /* most chunks of any rank */
     bool spans_chunks; /* not spanning, but tiles may have rows of several ranks all the same */
     bool spanning;     /* ranks have so few rows that tiles have rows of several: one chunk each */
-    bool invariant;    /* as in imx_tune_input */
+    bool invariant;    /* these two as in imx_tune_input */
+    bool deep;
     bool summable;     /* spanning: the kernel of a product that scatters may add it up, */
     bool reduce_push;  /* and does (IMX_GEMM_REDUCE_PUSH) */
     bool alone;        /* spanning: the product is one rank's alone, and added up behind it */

@@ -441,7 +441,8 @@ static void cut_cuda(const imx_tune_input *in, int64_t rows, imx_config *config)
 imx_config imx_tune_config(const imx_tune_input *in)
 {
     imx_config config = { .blocks = clamp(in->sms ? in->sms : in->workers, 1, 1024),
-                          .invariant = in->invariant };
+                          .invariant = in->invariant,
+                          .deep = in->deep };
     int64_t rows = imx_max(1, imx_ceil_div(in->shape.m, in->ranks)); /* the most that a rank owns */
     (in->arch ? cut_cuda : cut_cpu)(in, rows, &config);
     config.chunks = (int)imx_ceil_div(rows, config.chunk_rows);

@@ -95,7 +95,8 @@ enum {
     DEEP_PROMISED = 10,
     DEEP_PROMISED_MORE = 30,
     /* Clusters of four and of eight lie within parts of a GPU: on an H200, of so many SMs, there
-     * were 28 and 12 at once, and 32 and 16 were not. */
+     * were 28 and 12 at once, and 32 and 16 were not.  Where there are fewer, which chips differ
+     * in, it takes longer. */
     CLUSTER_SMS = 132,
     CLUSTERS_FOUR = 28,
     CLUSTERS_EIGHT = 12,
