@@ -556,7 +556,7 @@ IMBREX_API size_t imbrex_plan_describe(const imbrex_plan *plan, char *text, size
  *     chunk_rows          rows under one signal in a run of all rows; a rank's last may have fewer
  *     tile_rows, tile_cols  of a product; else 0
  *     spans_ranks         whether tiles have rows of several ranks
- *     made_alone          and whether none of c leaves before all of it is made
+ *     made_alone          whether a product whose sum ranks get is made first, and added up behind
  *     blocks              of the kernel that multiplies, or of the one that moves rows
  *     at_once             SMs that a run needs all at once; 0: it goes on with fewer
  *     memory_bytes        imbrex_plan_memory: of it

@@ -326,7 +326,7 @@ static void the_command_compiles(void **state)
     assert_int_equal(COMMAND(name, ops, arch, other), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, old), CLI_USAGE);
     assert_int_equal(COMMAND(name, ops, what), CLI_USAGE);
-    assert_int_equal(COMMAND(name, alone), CLI_USAGE);
+    assert_int_equal(COMMAND(name, alone, arch, shapes), CLI_OK);
 }
 
 /* What the command says of one operator without options. */
