@@ -60,6 +60,19 @@ static void check_form(const imx_sm90_config *c, const imx_sm90_input *in)
     assert_true(in->sms < 16 ? c->blocks <= in->sms : tiles <= in->sms * most / SMS);
 }
 
+/* Field by field, as a compiler may leave anything between them. */
+static void check_alike(const imx_sm90_config *a, const imx_sm90_config *b)
+{
+    char options[2][256];
+    imx_sm90_tune_options(a, options[0], sizeof options[0]);
+    imx_sm90_tune_options(b, options[1], sizeof options[1]);
+    assert_string_equal(options[0], options[1]);
+    assert_true(a->split == b->split && a->cluster == b->cluster && a->blocks == b->blocks);
+    assert_true(a->tile_rows == b->tile_rows && a->tile_cols == b->tile_cols);
+    assert_true(a->group == b->group && a->threads == b->threads && a->room == b->room);
+    assert_true(a->shared_bytes == b->shared_bytes && a->column_cost == b->column_cost);
+}
+
 /* All others are as they are elsewhere, and those of nobody else. */
 static void nothing_else_changes(void **state)
 {
@@ -87,7 +100,7 @@ static void nothing_else_changes(void **state)
                     assert_true(may && 2 * known.blocks <= in.sms);
                     check_form(&c, &in);
                 } else {
-                    assert_memory_equal(&c, &known, sizeof c);
+                    check_alike(&c, &known);
                 }
             }
         }
